@@ -71,7 +71,7 @@ def test_a_settled_attempt_is_not_performed_again(tmp_path: Path) -> None:
         assert instance.wait(first)["status"] == "completed"
         task = instance.wait(second)
         assert task["status"] == "failed"
-        assert "does not exist any more" in task["reason"]
+        assert "no longer exists" in task["reason"]
         time.sleep(3)
         assert not (place / "ran").exists()
     finally:

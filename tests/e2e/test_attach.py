@@ -141,7 +141,7 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     missing = kapelle.request("GET", "/tasks/nothing/terminal", headers={**upgrade, **own})
     assert missing[0].status == 404
     no_retry = kapelle.cli("run", "-i", "-a", "rehearsal", "--retry", "same", cwd=repository)
-    assert "Only a person" in no_retry.stderr
+    assert "--interactive cannot be combined" in no_retry.stderr
     assert f"kapelle attach {task_id}" in kapelle.cli("status", task_id).stdout
     kapelle.cli("cancel", task_id)
     assert kapelle.wait(task_id)["status"] == "cancelled"

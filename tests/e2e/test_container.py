@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.engine.container import left_marks, script_of
+from kapelle.engine.processes.container import find_left_marks, script_of
 from kapelle.home import Home
 from kapelle.settings import Settings
 from tests.e2e.ensembles import play
@@ -238,10 +238,10 @@ def test_a_script_that_has_its_mark_and_not_its_command_yet_is_not_taken_for_kil
     mark = marks / f"{began.pid}.abcdefghij"
     mark.touch()
     until(lambda: b"in-container" in Path(f"/proc/{began.pid}/cmdline").read_bytes(), "it runs")
-    assert left_marks(tmp_path) == []
+    assert find_left_marks(tmp_path) == []
     began.kill()
     began.communicate()
-    assert left_marks(tmp_path) == [mark]
+    assert find_left_marks(tmp_path) == [mark]
 
 
 def _sleeps(pid: int) -> bool:

@@ -173,7 +173,7 @@ attempt = 1
 [[rule.do]]
 say = "I have painted the left half."
 [[rule]]
-match = '(?s)painted the left half.*Output of its failed check.*missing right half.*Now the rest'
+match = '(?s)painted the left half.*Output of the failed check.*missing right half.*Now the rest'
 [[rule.do]]
 result = "painted it all"
 """

@@ -173,7 +173,7 @@ def test_a_failed_check_says_what_was_dropped_that_it_mentions(
     shell = {"DATABASE_URL": "postgres://me:hidden-word@db", "GITHUB_TOKEN": "hidden-too"}
     task = run(kapelle, repository, _MEND, "--check", 'test -n "$DATABASE_URL"', **shell)
     output = checks_of(task)[0]["output"]
-    assert "Set in your shell and not passed on: DATABASE_URL. Add --env DATABASE_URL" in output
+    assert "Set in your shell but not passed on: DATABASE_URL. Add --env DATABASE_URL" in output
     assert "GITHUB_TOKEN" not in output
     kept = "".join(path.read_text() for path in kapelle.home.secrets.glob("shell_*.json"))
     assert "DATABASE_URL" in kept
@@ -384,7 +384,7 @@ def test_a_failed_command_shows_its_lines_without_the_noise_of_npm(
     shown = kapelle.cli("status", failed["id"]).stdout
     assert "Cannot find module m" in shown
     assert "npm error" not in shown
-    assert "node_modules is in your checkout" in checks_of(failed)[0]["output"]
+    assert "node_modules exists in your checkout" in checks_of(failed)[0]["output"]
 
     (repository / ".kapelle").mkdir()
     setup = 'workspace.setup = "printf \\"one\\\\ntwo\\\\n\\" >&2; exit 3"\n'

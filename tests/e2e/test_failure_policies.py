@@ -185,7 +185,7 @@ NO = '{"kind": "error", "text": "Opus weekly limit reached"}'
 def test_fallback_agents_take_over_in_order(kapelle: Instance, tmp_path: Path) -> None:
     book = """
 [[rule]]
-match = '(?s)Paint it.*The attempt before this one.*rate limit is reached'
+match = '(?s)Paint it.*The previous attempt.*rate limit is reached'
 do = [{ result = "painted" }]
 """
     set_up(tmp_path, one=limited(600), two=limited(600), three=book, four=DONE)
@@ -262,7 +262,7 @@ do = [{ result = "purple it is" }]
 ANALYZE = {"policy": "analyze", "max_attempts": 2, "delay_s": 0.1}
 HAMMERING = """
 [[rule]]
-match = '(?s)Why the attempt before this one failed.*Use a bigger hammer'
+match = '(?s)Why the previous attempt failed.*Use a bigger hammer'
 do = [{ result = "hammered" }]
 [[rule]]
 do = [{ say = "The hammer is too small." }, { fail = "It does not move." }]
@@ -272,7 +272,7 @@ do = [{ say = "The hammer is too small." }, { fail = "It does not move." }]
 def test_a_failure_is_analyzed_before_the_next_attempt(kapelle: Instance, tmp_path: Path) -> None:
     judge = """
 [[rule]]
-match = '(?s)write a diagnosis.*Hammer it in.*The hammer is too small'
+match = '(?s)Diagnose the failure.*Hammer it in.*The hammer is too small'
 do = [{ result = "Use a bigger hammer." }]
 """
     set_up(tmp_path, '[roles]\njudge = "foreman"\n', smith=HAMMERING, foreman=judge)
@@ -319,7 +319,7 @@ models = {{ simple = "small", complex = "large" }}
 def test_an_agent_may_judge_the_difficulty(
     kapelle: Instance, tmp_path: Path, verdict: str, model: str, words: str
 ) -> None:
-    grader = f"[[rule]]\nmatch = '(?s)How difficult.*Fix the typo'\n[[rule.do]]\n{verdict}\n"
+    grader = f"[[rule]]\nmatch = '(?s)Judge how difficult.*Fix the typo'\n[[rule.do]]\n{verdict}\n"
     set_up(tmp_path, TIERS.format(agent='agent = "grader"'), grader=grader)
     task = kapelle.wait(kapelle.submit("Fix the typo", tmp_path, agent="player"))
     attempt = task["attempts"][0]
@@ -330,7 +330,8 @@ def test_an_agent_may_judge_the_difficulty(
 def test_its_own_agent_judges_the_difficulty_where_no_other_does(
     kapelle: Instance, tmp_path: Path
 ) -> None:
-    own = "[[rule]]\nmatch = 'How difficult'\n[[rule.do]]\nresult = 'simple'\n[[rule]]\ndo = []\n"
+    judging = "[[rule]]\nmatch = 'Judge how difficult'\n[[rule.do]]\nresult = 'simple'\n"
+    own = f"{judging}[[rule]]\ndo = []\n"
     player = f'playbook = "{tmp_path}/own.toml"'
     (tmp_path / "own.toml").write_text(own, encoding="utf-8")
     set_up(tmp_path, TIERS.format(agent="") + player)

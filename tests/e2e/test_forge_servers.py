@@ -254,7 +254,7 @@ def test_what_a_reviewer_has_to_know_is_told(
     # What could not be refreshed is not shown as if it were fresh.
     forge.token = "another-token"
     until(lambda: kapelle.task(id_)["delivery"]["reason"])
-    assert "may have changed" in kapelle.cli("status", id_, check=True).stdout
+    assert "may be outdated" in kapelle.cli("status", id_, check=True).stdout
     forge.token = TOKEN
     forge.git("update-ref", "-d", f"refs/heads/kapelle/{id_}")
     forge.git("update-ref", "refs/heads/kapelle", "main")

@@ -94,7 +94,7 @@ def test_an_agent_asks_and_hears_the_answer_though_the_daemon_dies(
     assert (task["status"], len(task["attempts"])) == ("completed", 1)
     assert heard(directory) == "answered: blue\n"
     assert asked(kapelle) == []
-    assert "asks nothing" in kapelle.cli("answer", task_id, "red").stderr
+    assert "has no open question" in kapelle.cli("answer", task_id, "red").stderr
     with pytest.raises(ApiError, match="answered already"):
         kapelle.post(f"/questions/{question['token']}/answer", {"answer": "red"})
 
@@ -112,7 +112,7 @@ def test_the_answer_to_an_agent_that_did_not_wait_is_told_to_the_next_attempt(
     assert [question["token"] for question in task["questions"]] == [f"{task_id}:2"]
     assert [attempt["mode"] for attempt in task["attempts"]] == ["fresh", "resume"]
     prompt = kapelle.home.attempts / task["attempts"][1]["id"] / "prompt"
-    assert "You asked: Which colour?\nThe answer: green" in prompt.read_text(encoding="utf-8")
+    assert "You asked: Which colour?\nAnswer: green" in prompt.read_text(encoding="utf-8")
     kapelle.cli("cancel", task_id, check=True)
     assert asked(kapelle) == []
 
@@ -158,7 +158,7 @@ def test_an_answer_that_an_agent_died_with_is_told_to_the_next_attempt(
     second = until(lambda: kapelle.task(task_id)["attempts"][1:], "a second attempt")[0]
     prompt = kapelle.home.attempts / second["id"] / "prompt"
     until(prompt.exists, "its prompt")
-    assert "You asked: Which?\nThe answer: blue" in prompt.read_text(encoding="utf-8")
+    assert "You asked: Which?\nAnswer: blue" in prompt.read_text(encoding="utf-8")
     kapelle.cli("cancel", task_id, check=True)
 
 

@@ -26,7 +26,7 @@ def times(what: str) -> int:
 def verify() -> None:
     seen = path.read_text(encoding="utf-8") if path.exists() else ""
     with Path(os.environ["TRACK_STATE"], "told").open("a", encoding="utf-8") as stream:
-        stream.write(prompt.partition("What it changed:")[2].partition("Its last output")[0])
+        stream.write(prompt.partition("Changed files:")[2].partition("Last output")[0])
     # What it does besides must reach nothing.
     subprocess.run(
         "rm -rf features test.sh; echo [] > features.json; git add -A; git commit -qm vandal; "

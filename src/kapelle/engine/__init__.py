@@ -1,1 +1,1 @@
-"""What starts when, and what is done from then on: tasks, runs, schedules, and upkeep."""
+"""The engine starts tasks, runs and schedules when they are due, and brings them to an end."""

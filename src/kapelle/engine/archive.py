@@ -1,5 +1,4 @@
-"""Putting ended work away: archiving it, what merged work need not keep, one file for each ended
-attempt, and forgetting what is old."""
+"""Archive ended work, pack the files of ended attempts, and delete what is too old."""
 
 import asyncio
 import logging
@@ -36,20 +35,20 @@ _PACKED_AT_A_TIME = 2_000
 
 
 class Setbacks:
-    """Does things for tasks and runs; one for which that failed is left alone for a while."""
+    """Runs duties for tasks and runs; skips those whose duty failed recently."""
 
-    def __init__(self, again_s: float = 3600.0) -> None:
-        self._again_s = again_s
+    def __init__(self, retry_after_s: float = 3600.0) -> None:
+        self._retry_after_s = retry_after_s
         self._failed: dict[str, tuple[float, str]] = {}
 
     def __len__(self) -> int:
         return len(self._failed)
 
     async def each(self, owners: Iterable[str], duty: Callable[[str], Awaitable[None]]) -> None:
-        """Do it for each; the failure of one, which is logged once, keeps no other from it."""
+        """Run a duty for each owner. A failure is logged once and stops no other."""
         for owner in owners:
-            at, known = self._failed.get(owner, (0.0, None))
-            if known is not None and time.monotonic() - at < self._again_s:
+            at, earlier = self._failed.get(owner, (0.0, None))
+            if earlier is not None and time.monotonic() - at < self._retry_after_s:
                 continue
             try:
                 await duty(owner)
@@ -58,7 +57,7 @@ class Setbacks:
                     reason = error.with_hint
                 else:
                     reason = str(error)
-                if reason != known:
+                if reason != earlier:
                     _log.warning("%s stays: %s", owner, reason)
                 self._failed[owner] = (time.monotonic(), reason)
             else:
@@ -66,22 +65,26 @@ class Setbacks:
 
 
 async def archive_work(parts: Parts, work_id: str) -> Task | Run:
-    return await (archive_run if is_id("run", work_id) else archive_task)(parts, work_id)
+    """Archive an ended task or run. Raises Conflict if it has not ended."""
+    if is_id("run", work_id):
+        return await archive_run(parts, work_id)
+    return await archive_task(parts, work_id)
 
 
 async def archive_task(parts: Parts, text: str) -> Task:
-    """Put an ended task away: its worktree is removed, its work kept under a ref."""
+    """Archive an ended task: remove its worktree, keep its content under a ref."""
     task = await parts.db.write(archive, tasks.get, text)
     await _discard(parts, task, undo=task.archived_at is None)
     return await parts.db.read(tasks.get, task.id)
 
 
 async def archive_run(parts: Parts, text: str) -> Run:
-    """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
+    """Archive an ended run with its tasks: remove worktrees, keep their content."""
     run = await parts.db.write(archive, runs.get, text)
     for task_id in await parts.db.read(runs.ended_tasks, run.id):
-        with suppress(Conflict):  # somebody has taken it up again
+        with suppress(Conflict):  # it was resumed meanwhile
             await archive_task(parts, task_id)
+    # The first of a family is the run itself; each run archives its own children.
     for child in (await parts.db.read(runs.family, run.id))[1:]:
         if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
@@ -90,10 +93,10 @@ async def archive_run(parts: Parts, text: str) -> Run:
 
 
 async def _discard(parts: Parts, work: Task | Run, *, undo: bool = False) -> None:
-    """Remove the worktree and the secrets of what is archived; where that fails, undo that."""
+    """Remove the worktree and the secrets of archived work; on failure, undo the archiving."""
     try:
         if work.workspace.kind is WorkspaceKind.WORKTREE and work.workspace.owner is None:
-            # What its row says is enough to show its work later.
+            # The row has everything that is needed to show the work later.
             await parts.workspaces.discard(work.id)
     except (KapelleError, OSError):
         if undo:
@@ -108,27 +111,36 @@ async def put_away_merged(
     of: str | None = None,
     into: str | None = None,
     *,
-    squashed: bool = False,
+    is_squashed: bool = False,
 ) -> None:
-    """Remove worktrees of merged work, and branches that its base, or the branch that it was
-    merged into, holds, or has as other commits (squashed); the rest is tried again later."""
-    merged = await parts.db.read(tasks.merged_worktrees, of)
-    present = merged.keys() if of else await parts.workspaces.traces()
+    """Remove worktrees of merged work, and branches whose content is in a base.
+
+    The base is that of the work or `into`; squashed means that it holds the content as other
+    commits. Failures are retried later.
+    """
+    worktrees = await parts.db.read(tasks.merged_worktrees, of)
+    if of:
+        present = set(worktrees)
+    else:
+        present = set(await parts.workspaces.traces())
 
     async def put_away(owner: str) -> None:
-        branch, base = merged[owner]
-        # What is to be merged into the branch goes before it.
+        branch, base = worktrees[owner]
+        # Open work that is to be merged into the branch still needs it.
         if await parts.db.read(tasks.is_base, branch):
             return
-        # Asked again, for the removals before this one may have taken a while.
+        # Look again: earlier removals may have taken a while.
         if owner in await parts.db.read(tasks.merged_worktrees, owner):
-            await parts.workspaces.put_away_merged(owner, into or base, is_squashed=squashed)
+            await parts.workspaces.put_away_merged(owner, into or base, is_squashed=is_squashed)
 
-    await setbacks.each(sorted(present & merged.keys()), put_away)
+    await setbacks.each(sorted(present & worktrees.keys()), put_away)
 
 
 class Due(NamedTuple):
-    """Before when work must have ended to be archived, by how it ended; None leaves it alone."""
+    """The moments before which work must have ended to be archived, by how it ended.
+
+    None excludes that kind of ending.
+    """
 
     merged: datetime | None
     cancelled: datetime | None = None
@@ -136,6 +148,7 @@ class Due(NamedTuple):
 
     @classmethod
     def by(cls, settings: UpkeepSettings, now: datetime) -> "Due":
+        """Return the moments according to the settings."""
         days = (settings.archive_days, settings.archive_days, settings.archive_failed_days)
         return cls(*(now - timedelta(days=some) if some else None for some in days))
 
@@ -143,65 +156,67 @@ class Due(NamedTuple):
 async def archive_old(
     parts: Parts, setbacks: Setbacks, due: Due, most: int = _ARCHIVED_AT_A_TIME
 ) -> list[str]:
-    """Archive what is due; the ids of what was."""
-    done: list[str] = []
+    """Archive ended work that is due, and return its ids."""
+    archived_ids: list[str] = []
 
     async def put_away(owner: str) -> None:
-        with suppress(Conflict, NotFound):  # somebody has taken it up again, or it is forgotten
+        with suppress(Conflict, NotFound):  # it was resumed meanwhile, or it is forgotten
             await archive_work(parts, owner)
-            done.append(owner)
+            archived_ids.append(owner)
 
     await setbacks.each(await parts.db.read(archivable, *due, most), put_away)
-    return done
+    return archived_ids
 
 
 async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int, int]:
-    """Do at once what upkeep does by and by.
+    """Do at once what upkeep does gradually.
 
-    Return what was archived, how many attempts and runs were packed, and the bytes and inodes of
-    this home that are free by that. A dry run weighs worktrees alone.
+    Return the archived ids, the number of packed attempts and runs, and the bytes and inodes that
+    this home has freed. A dry run estimates worktrees alone.
     """
     home = parts.home
     if dry_run:
-        found = await parts.db.read(archivable, *due, _MOST)
-        merged = await parts.db.read(tasks.merged_worktrees)
-        worktrees = [home.worktrees / owner for owner in {*found, *merged}]
-        unpacked = len(await _unpacked(parts, _MOST))
-        return found, unpacked, *await asyncio.to_thread(disk_use, *worktrees)
+        archivable_ids = await parts.db.read(archivable, *due, _MOST)
+        worktrees_by_owner = await parts.db.read(tasks.merged_worktrees)
+        worktrees = [home.worktrees / owner for owner in {*archivable_ids, *worktrees_by_owner}]
+        unpacked_count = len(await _list_unpacked(parts, _MOST))
+        return archivable_ids, unpacked_count, *await asyncio.to_thread(disk_use, *worktrees)
     places = (home.attempts, home.processes, home.worktrees, home.runs)
     before = await asyncio.to_thread(disk_use, *places)
     await put_away_merged(parts, Setbacks())
-    done = await archive_old(parts, Setbacks(), due, _MOST)
-    packed = await pack_ended(parts, Setbacks(), _MOST)
+    archived_ids = await archive_old(parts, Setbacks(), due, _MOST)
+    packed_count = await pack_ended(parts, Setbacks(), _MOST)
     await delete_outputs(parts)
     await pack_objects(parts)
     after = await asyncio.to_thread(disk_use, *places)
-    return done, packed, max(0, before[0] - after[0]), max(0, before[1] - after[1])
+    return archived_ids, packed_count, max(0, before[0] - after[0]), max(0, before[1] - after[1])
 
 
-# An attempt that ended this long ago is not looked at by whoever concluded it.
+# After this time, the code that concluded an attempt has no more use for its files.
 _PACK_AGE = timedelta(minutes=5)
-# More than a day, for what is done once a day.
+# More than a day, since the duty runs once a day.
 _RECENT = timedelta(days=3)
 
 
-async def _unpacked(parts: Parts, most: int) -> list[str]:
-    """Return the attempts and the runs that have ended and have loose files."""
+async def _list_unpacked(parts: Parts, most: int) -> list[str]:
+    """Return the ended attempts and runs that still have loose files."""
     home = parts.home
     limit = datetime.now(UTC) - _PACK_AGE
     names = await asyncio.to_thread(os.listdir, home.attempts)
-    begun = await asyncio.to_thread(os.listdir, home.processes)
+    process_names = await asyncio.to_thread(os.listdir, home.processes)
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
-    loose |= await parts.db.read(processes.owners, begun)
-    found: list[str] = []
+    loose |= await parts.db.read(processes.owners, process_names)
+    owners: list[str] = []
     for noun in (attempts, runs):
-        found += await parts.db.read(noun.ended_of, sorted(loose), limit, most)
-    return found
+        owners += await parts.db.read(noun.ended_of, sorted(loose), limit, most)
+    return owners
 
 
 async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_TIME) -> int:
-    """Make one file of the process directories of every attempt that has ended, and of those of
-    the steps of every such run; return how many attempts and runs that were."""
+    """Pack the process directories of each ended attempt and run into one file each.
+
+    Returns the number of attempts and runs.
+    """
     home = parts.home
 
     async def pack_one(owner: str) -> None:
@@ -210,17 +225,17 @@ async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_
             place = of_run
         else:
             place = home.attempts / owner
-        beside = {name: one.directory for name, one in (await parts.processes(owner)).items()}
-        await asyncio.to_thread(pack.pack, place, beside)
+        others = {name: one.directory for name, one in (await parts.processes(owner)).items()}
+        await asyncio.to_thread(pack.pack, place, others)
 
-    # More than are packed at a time, for some may have to be passed over.
-    found = await _unpacked(parts, most + len(setbacks))
-    await setbacks.each(found, pack_one)
-    return len(found)
+    # Some owners may be skipped, so read more than are packed at a time.
+    owners = await _list_unpacked(parts, most + len(setbacks))
+    await setbacks.each(owners, pack_one)
+    return len(owners)
 
 
 async def pack_objects(parts: Parts) -> None:
-    """Pack what worktrees of the last days left as loose objects in their repositories."""
+    """Pack the loose objects of recent worktrees in their repositories."""
     since = datetime.now(UTC) - _RECENT
     for directory in await parts.db.read(tasks.directories_of_worktrees, since):
         try:
@@ -248,31 +263,32 @@ _EVENTS_AT_A_TIME = 10_000
 
 
 async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
-    """Delete some of what ended too long ago; tasks and runs that cannot be are passed over."""
+    """Delete a batch of work that ended too long ago; skip work that cannot be deleted."""
     days = parts.settings().upkeep.retention_days
     if not days:
         return
     limit = datetime.now(UTC) - timedelta(days=days)
-    # More than are forgotten at a time, for some may have to be passed over.
-    found = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, lambda task_id: forget_task(parts, task_id, limit))
-    found = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, partial(_forget_run, parts))
+    # Some owners may be skipped, so read more than are deleted at a time.
+    owners = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
+    await setbacks.each(owners, lambda task_id: forget_task(parts, task_id, limit))
+    owners = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
+    await setbacks.each(owners, partial(_forget_run, parts))
     await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
     await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
 
 
 async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
-    """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
+    """Delete a task with everything that belongs to it, unless it was resumed meanwhile."""
 
     def put_away(connection: Connection) -> Task | None:
-        """Archive it if it is still over, so that nobody can take it up again."""
+        """Archive the task if it has still ended, so that nobody can resume it."""
         task = tasks.get(connection, task_id)
-        is_over = task.status in FINAL and task.ended_at is not None and task.ended_at < limit
-        if is_over:
+        has_ended = task.status in FINAL and task.ended_at is not None and task.ended_at < limit
+        if has_ended:
             return archive(connection, tasks.get, task_id)
         return None
 
+    # The row goes last: after a crash, the next round finds it and deletes the rest.
     task = await parts.db.write(put_away)
     if task is None:
         return
@@ -285,14 +301,14 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
 
 
 async def forget_processes(parts: Parts, owner: str) -> None:
-    """Delete the processes beside the agent's, and their output."""
+    """Delete the processes beside the agent, with their output."""
     for process in (await parts.processes(owner)).values():
         await asyncio.to_thread(shutil.rmtree, process.directory, True)
     await parts.db.write(processes.delete, owner)
 
 
 async def _forget_run(parts: Parts, run_id: str) -> None:
-    """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
+    """Delete a run. Runs are never resumed after this age; tasks are deleted separately."""
     await _discard(parts, await parts.db.read(runs.get, run_id))
     await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
     await forget_processes(parts, run_id)

@@ -1,7 +1,7 @@
-"""Delivers messages of people to running agents, and finds out which of them were read.
+"""Deliver messages of people to running agents, and find out which were read.
 
-The row is the message. A signed file brings it to the agent, whose hook or bridge renames the file
-when it has read it; what else lies there was written by somebody else and is never believed.
+The row is the message. A signed file delivers it to the agent, whose hook or bridge renames the
+file after reading. Other files in the folder were written by somebody else and are never believed.
 """
 
 import hmac
@@ -17,9 +17,9 @@ from kapelle.runner.shim import files
 from kapelle.store import attempts, events, messages
 from kapelle.store.database import Connection
 
-# So many names in the folder of an attempt are looked at, and so many foreign ones are told.
+# Limits of the names that are read from a folder, and of the foreign ones in a warning.
 _MOST_NAMES = 10_000
-_MOST_TOLD = 5
+_MOST_FOREIGN = 5
 _LONGEST_NAME = 60
 _UNFINISHED = ".tmp"
 
@@ -35,8 +35,10 @@ def key_of(parts: Parts, attempt_id: str) -> str:
 
 
 def deliver(parts: Parts, attempt_id: str, message_id: str, text: str) -> bool:
-    """Write the file of a message; return False if that is not possible, so that the next attempt
-    is told instead. Blocks."""
+    """Write the file of a message, and return whether that succeeded. Blocks.
+
+    Otherwise the next attempt gets the message.
+    """
     folder = folder_of(parts, attempt_id)
     name = f"{message_id}{SUFFIX}"
     try:
@@ -59,9 +61,8 @@ class MessageDelivery:
         """Read the folder. Blocks."""
         try:
             with os.scandir(folder) as entries:
-                return cls(
-                    frozenset(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
-                )
+                first = itertools.islice(entries, _MOST_NAMES)
+                return cls(frozenset(entry.name for entry in first))
         except OSError:
             return cls(frozenset())
 
@@ -70,7 +71,8 @@ class MessageDelivery:
 
     def foreign(self, message_ids: Sequence[str]) -> list[str]:
         """Return the names that belong to none of these messages."""
-        own = {f"{message_id}{SUFFIX}{end}" for message_id in message_ids for end in ("", READ)}
+        own = {f"{message_id}{SUFFIX}" for message_id in message_ids}
+        own |= {f"{name}{READ}" for name in own}
         return sorted(name for name in self.names - own if not name.endswith(_UNFINISHED))
 
 
@@ -79,12 +81,13 @@ def settle_messages(
 ) -> str | None:
     """Store which messages the agent of an ended attempt has read, and warn of forged ones.
 
-    Returns the text of those that it has not read; they wait for the next attempt.
+    Returns the text of the unread messages; they wait for the next attempt.
     """
     rows = messages.of_attempt(connection, attempt_id)
     waiting = [row for row in rows if row["state"] == "waiting"]
     read = [row["id"] for row in waiting if delivery.was_read(row["id"])]
     messages.mark_delivered(connection, read)
+    # Unread messages no longer belong to this attempt.
     messages.give_back(connection, attempt_id)
     if foreign := delivery.foreign([row["id"] for row in rows]):
         _warn(connection, task_id, attempt_id, foreign)
@@ -92,11 +95,10 @@ def settle_messages(
 
 
 def _warn(connection: Connection, task_id: str, attempt_id: str, foreign: list[str]) -> None:
-    shown = ", ".join(name[:_LONGEST_NAME] for name in foreign[:_MOST_TOLD])
-    text = (
-        f"Forged messages were ignored: no person wrote {shown}"
-        f"{' and others' if len(foreign) > _MOST_TOLD else ''}."
-    )
+    names = ", ".join(name[:_LONGEST_NAME] for name in foreign[:_MOST_FOREIGN])
+    if len(foreign) > _MOST_FOREIGN:
+        names += " and others"
+    text = f"Forged messages were ignored: no person wrote {names}."
     if attempts.warn(connection, attempt_id, "messages", text):
         about = {"what": "messages", "text": text}
         events.append(connection, "attempt.warning", task_id, attempt_id, **about)

@@ -1,10 +1,11 @@
-"""What an attempt needs around it: the parts of the daemon, wired once."""
+"""The parts of a daemon that every attempt and run needs, wired once."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from kapelle.workspaces import Workspaces, repository_of
 _MOST_SETTINGS = 100
 _SHOWN_COMMAND = 500
 
-# The event of a process whose end was forged.
+# The event of a process whose record of its end was forged.
 TAMPERED = "process.tampered"
 CHECK_STARTED = "check.started"
 
@@ -43,6 +44,13 @@ Tell = Callable[..., Awaitable[object]]
 
 @dataclass
 class Parts:
+    """Everything that a daemon shares between its attempts, runs and merges.
+
+    Wiring: home, database, runner, workspaces, secrets, locks. State of this daemon's life: the
+    processes and checks that it executes now, and caches of settings and projects. A new daemon
+    starts with this state empty; whatever must survive a crash is in the database or on disk.
+    """
+
     home: Home
     db: Database
     runner: Runner
@@ -51,19 +59,19 @@ class Parts:
     secret: str
     vault: Vault
     url: str = ""
-    # What this daemon is called in the rows of what it performs.
+    # This daemon's name in the rows of the attempts that it performs.
     performer: str = "here"
-    # The processes that each attempt or run executes in this daemon: directory and name.
+    # By attempt or run: the directories and names of the processes that this daemon executes.
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
-    # The checks that each of them makes in this daemon.
+    # By attempt or run: the checks that this daemon executes.
     checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
-    # What the agents at work in this daemon do right now.
+    # The current activity of this daemon's agents.
     activities: Activities = field(default_factory=Activities)
-    # Whether there may be learnings; None while nobody has looked.
-    learned: bool | None = None
-    # The projects that were switched to, by repository.
+    # Whether there may be learnings; None until the first look.
+    has_learnings: bool | None = None
+    # The current project of each repository, where a person has switched.
     projects: dict[str, str] = field(default_factory=dict)
-    known_settings: dict[object, Settings] = field(default_factory=dict)
+    settings_cache: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
     locks: LockManager = field(init=False)
 
@@ -72,14 +80,16 @@ class Parts:
         self.locks = LockManager(self.db)
 
     def settings(self, directory: str | None = None) -> Settings:
-        """The settings that hold in a directory; a changed file takes effect at once. Of a
-        repository that is not trusted only what is harmless holds."""
+        """Return the settings of a directory; a changed file takes effect at once.
+
+        Of a repository that is not trusted, only harmless settings apply.
+        """
         if directory is None:
             return self._settings()
         return self._in(directory, self._settings(*self.standing(directory)))
 
     def _in(self, directory: str, settings: Settings) -> Settings:
-        """Settings with the current project of a directory, which was switched to."""
+        """Return settings with the current project of a directory."""
         if self.projects:
             name = self.projects.get(repository_of(directory))
         else:
@@ -89,87 +99,89 @@ class Parts:
         return settings
 
     def _settings(
-        self, found: Executable | None = None, status: Standing = "not_needed"
+        self, source: Executable | None = None, status: Standing = "not_needed"
     ) -> Settings:
-        trusted = status == "trusted"
-        version = (stamp(self.home.config), found if found and found.config else None, trusted)
-        if version not in self.known_settings:
-            if len(self.known_settings) > _MOST_SETTINGS:
-                self.known_settings.clear()
-            made = combine_layers(self.home, found, trusted, self.environ)
-            self.known_settings[version] = made.settings
-        return self.known_settings[version]
+        is_trusted = status == "trusted"
+        config = source if source and source.config else None
+        version = (stamp(self.home.config), config, is_trusted)
+        if version not in self.settings_cache:
+            # The keys hold file stamps, so every change of a file adds an entry.
+            if len(self.settings_cache) > _MOST_SETTINGS:
+                self.settings_cache.clear()
+            combination = combine_layers(self.home, source, is_trusted, self.environ)
+            self.settings_cache[version] = combination.settings
+        return self.settings_cache[version]
 
     def work_settings(self, directory: str) -> Settings:
-        """The settings of work in a directory; raises NotTrusted where there may be none."""
-        found, status = self.standing(directory)
-        require(found, status)
-        return self._in(directory, self._settings(found, status))
+        """Return the settings of work in a directory. Raises NotTrusted."""
+        source, status = self.standing(directory)
+        require(source, status)
+        return self._in(directory, self._settings(source, status))
 
     def require_trust(self, directory: str) -> None:
-        """Raise NotTrusted where a repository could execute what nobody has allowed."""
+        """Raise NotTrusted if a repository could execute code that nobody has allowed."""
         require(*self.standing(directory))
 
     def standing(self, directory: str) -> tuple[Executable, Standing]:
-        """What a repository could execute, and whether that is trusted."""
-        found = find_executable(self.home, Path(directory))
-        return found, determine_standing(self.home, found, self.environ)
+        """Return what a repository could execute, and whether it is trusted."""
+        source = find_executable(self.home, Path(directory))
+        return source, determine_standing(self.home, source, self.environ)
 
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
 
     def process(self, row: Row) -> Process:
-        """A process beside the agents', as it was stored when it was begun."""
+        """Return a process beside the agents, as stored when it was begun."""
         return Process(self.home.processes / row["directory"], bytes.fromhex(row["secret"]))
 
-    async def without_secrets(self, task_id: str, attempt_id: str, told: Any) -> Any:
-        """What an agent tells, with the secrets that it could see taken out."""
-        known = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
-        return json.loads(redact(json.dumps(told).encode(), known))
+    async def without_secrets(self, task_id: str, attempt_id: str, value: Any) -> Any:
+        """Return a value from an agent without the secrets that the agent could see."""
+        secrets = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
+        return json.loads(redact(json.dumps(value).encode(), secrets))
 
     def secrets_of(self, work: Row, attempt_ids: Iterable[str] = ()) -> tuple[bytes, ...]:
-        """The spellings of the secrets that a task or run could see, with whichever agent."""
-        kept = self.secrets
+        """Return all spellings of the secrets that a task or run could see, with any agent."""
+        stored = self.secrets
         shell = self.secrets.shell(work["shell"])
         try:
             settings = self.settings(work["directory"])
-        except InvalidInput:  # of the repository; what a person has set still holds
+        except InvalidInput:  # in the repository; the person's own settings still apply
             settings = self.settings()
         agents = settings.agents.values()
-        servers = [kept.mcp(work["id"]), settings.mcp, *(agent.mcp for agent in agents)]
-        return self.known_secrets(
+        servers = [stored.mcp(work["id"]), settings.mcp, *(agent.mcp for agent in agents)]
+        return self.spell_secrets(
             attempt_ids,
-            *(kept.env(work["id"]), shell.variables if shell else {}, settings.environment.set),
+            *(stored.env(work["id"]), shell.variables if shell else {}, settings.environment.set),
             *(agent.env for agent in agents),
-            *collect_server_values(server for group in servers for server in group.values()),
+            *collect_server_values(chain.from_iterable(group.values() for group in servers)),
         )
 
-    def known_secrets(
+    def spell_secrets(
         self, attempt_ids: Iterable[str], *environments: Mapping[str, str]
     ) -> tuple[bytes, ...]:
-        """How the secrets that these attempts could see may be spelled."""
+        """Return all spellings of the secrets that these attempts could see."""
         own = [self.secret, *self.vault.all()]
         own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
         return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:
-        """Return how any secret that this daemon knows may be spelled, of whichever work."""
+        """Return all spellings of every secret that this daemon knows."""
         settings = self.settings()
         servers = [*settings.mcp.values()]
         for agent in settings.agents.values():
             servers += agent.mcp.values()
-        environments, brought = self.secrets.everything()
-        return self.known_secrets(
+        environments, of_work = self.secrets.everything()
+        return self.spell_secrets(
             (),
             settings.environment.set,
             *(agent.env for agent in settings.agents.values()),
             *environments,
-            *collect_server_values([*servers, *brought]),
+            *collect_server_values([*servers, *of_work]),
         )
 
     @contextmanager
-    def performing(self, performer: str) -> Iterator[None]:
-        """While an attempt or a run is performed in this daemon."""
+    def register_performer(self, performer: str) -> Iterator[None]:
+        """Register the processes of an attempt or run that this daemon performs."""
         self.live.setdefault(performer, {})
         try:
             yield
@@ -177,49 +189,51 @@ class Parts:
             self.live.pop(performer, None)
 
     @contextmanager
-    def making(self, performer: str, name: str, command: str) -> Iterator[dict[str, str]]:
-        """While an attempt or a run makes a check; what its start tells of it."""
+    def register_check(self, performer: str, name: str, command: str) -> Iterator[dict[str, str]]:
+        """Register a check while it runs; yields the data of the check's start event."""
         facts = {"name": name, "command": command[:_SHOWN_COMMAND]}
-        made = RunningCheck(**facts, started_at=datetime.now(UTC))
-        self.checking.setdefault(performer, []).append(made)
+        check = RunningCheck(**facts, started_at=datetime.now(UTC))
+        self.checking.setdefault(performer, []).append(check)
         try:
             yield facts
         finally:
-            self.checking[performer].remove(made)
+            self.checking[performer].remove(check)
             if not self.checking[performer]:
                 del self.checking[performer]
 
     async def execute(
         self, performer: str, name: str, launch: Launch, stop: StopRequest, tell: Tell | None = None
     ) -> ProcessEnd:
-        """Run a process of an attempt or run; a request to stop, whenever it came, reaches it.
+        """Run a process of an attempt or run until it ends.
 
-        Tampered, which is told before, if somebody else than its supervisor says how it ended.
+        A request to stop reaches the process, whether it came before or comes later. Raises
+        Tampered, after reporting it, if the record of the end was not written by the supervisor.
         """
         running = self.live.setdefault(performer, {})
         running[launch.process_dir] = name
         try:
-            # Looked up after the directory is registered: stop() does these in the other order.
+            # Look for a request only after registering the directory. stop() does both in the other
+            # order, so no request can fall between them.
             if (reason := await self.db.glance(stop)) is not None:
                 self.runner.stop(launch.process_dir, reason)
-            ended = await self.runner.execute(launch)
+            end = await self.runner.execute(launch)
         finally:
             running.pop(launch.process_dir, None)
-        if ended.exit.kind == "tampered":
+        if end.exit.kind == "tampered":
             if tell is not None:
-                await tell(name=name, detail=ended.detail)
-            raise Tampered(f"tampered: {ended.detail} of {name}")
-        return ended
+                await tell(name=name, detail=end.detail)
+            raise Tampered(f"tampered: {end.detail} of {name}")
+        return end
 
     async def processes(self, owner: str) -> dict[str, Process]:
-        """The processes beside an agent that an attempt or run has begun, by their names."""
+        """Return the processes beside the agent of an attempt or run, by name."""
         rows = await self.db.read(processes.of_owner, owner)
         return {name: self.process(row) for name, row in rows.items()}
 
     async def end_process(self, process: Process, reason: str) -> None:
-        """End a process, and wait until it has."""
+        """End a process and wait for its end."""
         self.runner.stop(process.directory, reason)
-        # What was begun is waited for; with the order to stop nothing begins any more.
+        # Waits for a process that has begun. Because of the stop order, no new one can begin.
         launch = Launch(process.directory, ["true"], self.home.root, {}, secret=process.secret)
         await self.runner.execute(launch)
 

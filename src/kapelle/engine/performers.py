@@ -1,6 +1,7 @@
-"""The asyncio tasks that perform attempts and runs in this process, by ids.
+"""The asyncio tasks that perform attempts and runs in this daemon, by their ids.
 
-The rows say what is running; a performer may die at any moment and is started again from the top.
+The rows in the database decide what runs. A performer may die at any moment; it is started again
+and begins from the top.
 """
 
 import asyncio
@@ -10,9 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 _log = logging.getLogger("kapelle.performers")
-# How often something may end inside the engine without a verdict before it is given up.
+# Number of endings without a verdict after which the performer is given up.
 MAX_PERFORMANCES = 5
-# After an internal error; what a crash left is started at once.
+# Pause after an internal error. After a crash, performers start at once.
 _PAUSE_S = 5.0
 _CLOSE_S = 3.0
 
@@ -21,22 +22,23 @@ GiveUp = Callable[[str], Awaitable[None]]
 
 
 class Performers:
-    """Performs things of one kind, each in at most one task; belongs to one event loop."""
+    """Performs attempts or runs, each in at most one task, on one event loop."""
 
     def __init__(self, perform: Perform, give_up: GiveUp) -> None:
         self._perform = perform
         self._give_up = give_up
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # How often and when (monotonic) something ended here, as long as its row says "running".
+        # Number and moment (monotonic) of endings here, while the row is still "running".
         self._ended: dict[str, tuple[int, float]] = {}
 
     def start(self, subject: str) -> None:
-        """Perform it from now on; nothing happens while it is performed already."""
+        """Start performing, unless that is happening already."""
         if subject not in self._tasks:
-            self._tasks[subject] = asyncio.create_task(self._guarded(subject), name=subject)
+            self._tasks[subject] = asyncio.create_task(self._perform_guarded(subject), name=subject)
 
     async def restart(self, running: Collection[str]) -> None:
-        """Start those of what is running, by its rows, that nobody performs here."""
+        """Start the running attempts or runs that nobody performs here."""
+        # Forget those whose rows have moved on.
         self._ended = {key: self._ended[key] for key in running if key in self._ended}
         for subject in running:
             if subject in self._tasks:
@@ -45,21 +47,21 @@ class Performers:
             if times >= MAX_PERFORMANCES:
                 await self._give_up(subject)
             elif not times or time.monotonic() - at > _PAUSE_S:
-                _log.info("%s is performed from the top", subject)
+                _log.info("%s is started again from the top", subject)
                 self.start(subject)
 
     async def close(self) -> None:
-        """Stop performing: what is interrupted goes on with the next daemon, as after a crash."""
+        """Stop performing; the next daemon continues, as after a crash."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
 
-    async def _guarded(self, subject: str) -> None:
+    async def _perform_guarded(self, subject: str) -> None:
         try:
             await self._perform(subject)
-        # Out of an asyncio task, SystemExit and KeyboardInterrupt would end the daemon.
+        # SystemExit and KeyboardInterrupt from an asyncio task would end the daemon.
         except (Exception, SystemExit, KeyboardInterrupt):
             _log.exception("%s ended inside the engine without a verdict", subject)
         finally:

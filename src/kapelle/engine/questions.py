@@ -1,4 +1,4 @@
-"""Questions to people, of tasks and runs alike: asked, answered, and what follows."""
+"""Questions of tasks and runs to people: asking, answering, and what follows."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,33 +13,37 @@ from kapelle.store import attempts, events, questions, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, resolve
 
-# So much an agent may ask at a time.
+# Maximum number of open questions of one attempt.
 _MOST = 5
 
 
 def with_patience(parts: Parts, spec: QuestionSpec) -> QuestionSpec:
-    """A question that has a default and no patience of its own has that of the settings."""
+    """Give a question with a default, but without a patience, the patience of the settings."""
     if spec.default is not None and spec.patience_s is None:
-        with suppress(InvalidInput):  # a broken configuration, which must not cost the question
+        with suppress(InvalidInput):  # a broken configuration must not lose the question
             patience_s = parts.settings().health.answer_s
             return spec.model_copy(update={"patience_s": patience_s})
     return spec
 
 
 def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question:
-    """What an agent asks while it works; its task waits. Asked again, it is the same question."""
+    """Store a question of a running agent; its task waits.
+
+    A repeated question returns the stored one. Raises Forbidden if the attempt does not run, and
+    Conflict for too many questions or if nobody can answer.
+    """
     attempt = attempts.row(connection, attempt_id)
     task = tasks.row(connection, attempt["task_id"])
     if attempt["ended_at"] is not None or task["stop"] is not None:
-        raise Forbidden("An attempt's token allows to ask only while it runs.")
-    if (known := questions.repeated(connection, attempt_id, spec.text)) is not None:
-        return known
-    asked = questions.untold(connection, attempt_id)
-    if sum(question.status == "open" for question in asked) >= _MOST:
+        raise Forbidden("An attempt can ask only while it runs.")
+    if (repeated := questions.repeated(connection, attempt_id, spec.text)) is not None:
+        return repeated
+    earlier = questions.untold(connection, attempt_id)
+    if sum(question.status == "open" for question in earlier) >= _MOST:
         raise Conflict(f"{_MOST} questions are open already.", hint="Wait for an answer first.")
     run_id = task["run_id"]
     if run_id is not None and not runs.row(connection, run_id)["may_ask"]:
-        raise Conflict("Nobody is there to answer.", hint="Decide yourself what is sensible.")
+        raise Conflict("Nobody can answer.", hint="Decide yourself.")
     question = questions.ask(connection, task["id"], spec, attempt_id=attempt_id)
     if task["status"] == TaskStatus.RUNNING:
         asks = {"waiting_for": "input", "question": spec.text}
@@ -49,17 +53,20 @@ def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question
 
 def answer(
     connection: Connection,
-    whose: str,
+    subject: str,
     text: str,
     status: QuestionStatus = "answered",
     *,
     is_agent: bool = False,
 ) -> Question:
-    """Answer the question of a token, or the only one of a task or run, which then goes on; an
-    agent answers only what another one asks while it works."""
+    """Answer a question by its token, or the only open question of a task or run, which then goes
+    on.
+
+    An agent may answer only a question that another agent asks while it works.
+    """
     if not text.strip():
         raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
-    question = _named(connection, whose)
+    question = _find_question(connection, subject)
     if question.task_id:
         asking = attempts.live(connection, question.task_id)
     else:
@@ -70,13 +77,14 @@ def answer(
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
         raise Conflict(f"This question of {question.work_id} was {was} already.")
     choices = dict(enumerate(question.choices, 1))
-    said = text.strip()
-    if choices and said.isdecimal() and said not in question.choices:
-        if int(said) not in choices:
-            known = ", ".join(f"{number} {choice}" for number, choice in choices.items())
+    choice = text.strip()
+    # A number stands for a choice, unless a choice is literally that number.
+    if choices and choice.isdecimal() and choice not in question.choices:
+        if int(choice) not in choices:
+            numbered = ", ".join(f"{number} {label}" for number, label in choices.items())
             hint = "Give the number of a choice, or an answer in words."
-            raise InvalidInput(f"There is no choice {said}: {known}.", hint=hint)
-        text = choices[int(said)]
+            raise InvalidInput(f"There is no choice {choice}: {numbered}.", hint=hint)
+        text = choices[int(choice)]
     end(connection, question, status, text)
     return questions.get(connection, question.token)
 
@@ -84,7 +92,7 @@ def answer(
 def end(
     connection: Connection, question: Question, status: QuestionStatus, text: str | None
 ) -> None:
-    """Store how a question ended, and let the one who asked go on."""
+    """Store how a question ended, and let the asking task or run go on."""
     questions.end(connection, question.token, status, text)
     if question.run_id is not None:
         _let_run_go_on(connection, question.run_id, question.token, text)
@@ -107,47 +115,51 @@ def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> N
     events.append(connection, "task.answered", task_id, attempt["id"] if attempt else None, **facts)
     if left := questions.unanswered(connection, [task_id]):
         tasks.update(connection, task_id, question=left[0].text, reason=f"It asks: {left[0].text}")
+    # The agent waits for the answer itself, so its attempt continues.
     elif attempt is not None and attempt["ended_at"] is None:
         tasks.move(connection, task, TaskStatus.RUNNING)
     else:
+        answers = None
         if attempt:
-            told = tell(connection, attempt)
-        else:
-            told = None
-        actions.resume(connection, task_id, told or text)
+            answers = collect_answers(connection, attempt)
+        actions.resume(connection, task_id, answers or text)
 
 
-def tell(connection: Connection, attempt: Row) -> str | None:
-    """What the next attempt is told of what this one asked and did not hear the answer to."""
-    found = questions.untold(connection, attempt["id"])
-    questions.tell(connection, [question.token for question in found])
-    return told(found)
+def collect_answers(connection: Connection, attempt: Row) -> str | None:
+    """Return the answers that an attempt has not received, and mark them as delivered."""
+    pending = questions.untold(connection, attempt["id"])
+    questions.tell(connection, [question.token for question in pending])
+    return format_answers(pending)
 
 
-def told(found: Sequence[Question]) -> str | None:
-    """Questions with their answers, as an agent reads them."""
-    nobody = "nobody answered; decide yourself what is sensible, and say what you assumed"
-    lines = [f"You asked: {one.text}\nThe answer: {one.answer or nobody}" for one in found]
+def format_answers(pending: Sequence[Question]) -> str | None:
+    """Return questions with their answers as text for an agent."""
+    nobody = "Nobody answered. Decide yourself, and state your assumption."
+    lines = [
+        f"You asked: {question.text}\nAnswer: {question.answer or nobody}" for question in pending
+    ]
     return "\n\n".join(lines) or None
 
 
 def expire(connection: Connection) -> None:
-    """End what has been asked for longer than its patience: with its default, or without any."""
+    """End the questions whose patience is over, with their default or without an answer."""
     for question in questions.overdue(connection, datetime.now(UTC)):
         end(connection, question, "expired", question.default)
 
 
-def _named(connection: Connection, whose: str) -> Question:
-    typed, _, place = whose.strip().partition(":")
-    work_id = resolve(connection, typed, "task", "run")
+def _find_question(connection: Connection, subject: str) -> Question:
+    prefix, _, place = subject.strip().partition(":")
+    work_id = resolve(connection, prefix, "task", "run")
     if place:
         return questions.get(connection, f"{work_id}:{place}")
-    found = questions.unanswered(connection, [work_id])
-    if len(found) == 1:
-        return found[0]
-    if found:
+    pending = questions.unanswered(connection, [work_id])
+    if len(pending) == 1:
+        return pending[0]
+    if pending:
         raise Conflict(
             f"{work_id} has several questions.",
-            hint=f"Name one by its token, such as {found[0].token}.",
+            hint=f"Name one by its token, such as {pending[0].token}.",
         )
-    raise Conflict(f"{work_id} asks nothing.", hint="`kapelle questions` shows what is asked.")
+    raise Conflict(
+        f"{work_id} has no open question.", hint="`kapelle questions` lists open questions."
+    )

@@ -16,8 +16,19 @@ from kapelle.agents.base import AgentAdapter as Adapter
 from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.summary import OutputFold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
-from kapelle.engine.environment import Origin, agent_command, agent_environment, in_worktree
-from kapelle.engine.output import SideLog, attempt_usage, output_tail, read_output, with_side_log
+from kapelle.engine.processes.environment import (
+    Origin,
+    agent_environment,
+    build_agent_command,
+    map_into_worktree,
+)
+from kapelle.engine.processes.output import (
+    SideLog,
+    attempt_usage,
+    output_tail,
+    read_output,
+    with_side_log,
+)
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, read_tail
@@ -154,7 +165,7 @@ class CliAgent(Agent):
                 process_dir=directory,
                 argv=command.argv,
                 cwd=cwd,
-                env=in_worktree(
+                env=map_into_worktree(
                     agent_environment(os.environ, self._settings, adapter) | command.env,
                     Origin.around(cwd),
                 ).values,
@@ -202,7 +213,7 @@ class CliAgent(Agent):
         prompt = request.prompt
         if request.system and not can.system_prompt:
             prompt = f"{request.system}\n\n{prompt}"
-        command, side_log = agent_command(
+        command, side_log = build_agent_command(
             adapter,
             AgentRequest(
                 prompt=prompt,

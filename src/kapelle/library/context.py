@@ -16,9 +16,9 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import excerpt
-from kapelle.engine.environment import Origin, in_worktree, passed
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
-from kapelle.engine.prompt import Earlier, compose
+from kapelle.engine.processes.environment import Origin, map_into_worktree, select_variables
+from kapelle.engine.processes.output import MAX_OUTPUT, check_result
+from kapelle.engine.processes.prompt import Earlier, compose_prompt
 from kapelle.engine.runs.git import GitContext, T
 from kapelle.library.agent import Agent, Request, Stop
 from kapelle.library.budget import Account
@@ -132,7 +132,7 @@ class LocalContext(GitContext):
             earlier = self._tasks[before]
         else:
             earlier = None
-        text = compose(
+        text = compose_prompt(
             prompt, fields.get("context", {}), [earlier.earlier()] if earlier else [], None
         )
         role = fields.get("agent") or _WORKER
@@ -281,7 +281,7 @@ class LocalContext(GitContext):
             if task.base and commit and commit != task.base:
                 diff = await self._workspaces.compare(task.owner, task.base, commit)
                 if diff.files:
-                    stat = diff.stat[-SHOWN_OUTPUT:]
+                    stat = diff.stat[-MAX_OUTPUT:]
                 else:
                     stat = ""
             text = stat or "The agent changed nothing."
@@ -304,13 +304,14 @@ class LocalContext(GitContext):
                 process_dir=directory,
                 argv=["/bin/sh", "-c", command],
                 cwd=task.cwd,
-                env=in_worktree(
-                    {**passed(os.environ, ()), **self._parts.env, **env}, Origin.around(task.cwd)
+                env=map_into_worktree(
+                    {**select_variables(os.environ, ()), **self._parts.env, **env},
+                    Origin.around(task.cwd),
                 ).values,
                 timeout_s=self._account.within(timeout_s),
             )
             ended = await execute(launch, Stop())
-            output = read_both_streams(directory, SHOWN_OUTPUT)
+            output = read_both_streams(directory, MAX_OUTPUT)
         if ended.ended_by is not None:
             # What was cut short because the run's time is over says nothing about the work.
             self._account.require()

@@ -19,11 +19,11 @@ from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AccountWindow, AgentView, LoginView, PausedModel
-from kapelle.engine.environment import Origin, agent_environment
-from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.accounts import Credential, account_of, credential
-from kapelle.engine.tasks.consult import Answer, answer_of, question
+from kapelle.engine.processes.environment import Origin, agent_environment
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.tasks.accounts import Credential, account_of, find_credential
+from kapelle.engine.tasks.consult import Answer, build_question, read_answer
 from kapelle.runner.command import read_output
 from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
@@ -204,9 +204,9 @@ async def ask(parts: Parts, agent: AgentAdapter, settings: Settings, prompt: str
     process_dir = directory / "call"
     place = ProcessLocation(parts, settings, directory.name, process_dir, {}, Origin())
     try:
-        launch, side_log = question(place, agent, prompt, Process(process_dir))
+        launch, side_log = build_question(place, agent, prompt, Process(process_dir))
         ended = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
-        return await answer_of(agent, settings, process_dir, ended, side_log, _LIVE_S)
+        return await read_answer(agent, settings, process_dir, ended, side_log, _LIVE_S)
     except KapelleError as error:
         return None, Failure(FailureClass.ENVIRONMENT, error.message), error.message
     except asyncio.CancelledError:
@@ -318,7 +318,10 @@ class AgentService:
         def credentials() -> list[tuple[Credential, str]]:
             """Each agent's credential, and the account whose limits it works under."""
             return [
-                (credential(parts, agent, settings, {}), account_of(parts, agent, settings, {}))
+                (
+                    find_credential(parts, agent, settings, {}),
+                    account_of(parts, agent, settings, {}),
+                )
                 if (agent := info.agent)
                 else (Credential(None), info.name)
                 for info in infos

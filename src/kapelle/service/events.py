@@ -108,7 +108,7 @@ class EventService:
             return
         with (
             self._subscribed(_Subscriber(task_id, run_id, after)) as subscriber,
-            self._activities.telling(subscriber.tell) if activity else nullcontext(),
+            self._activities.listen(subscriber.tell) if activity else nullcontext(),
         ):
             while True:
                 while subscriber.is_behind:

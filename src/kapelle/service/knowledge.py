@@ -28,9 +28,9 @@ from kapelle.domain.learning import (
 from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.domain.template import Template, TemplateSpec
 from kapelle.domain.text import counted, search_terms
+from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import fenced, remembered
-from kapelle.engine.retry import repeat
+from kapelle.engine.processes.prompt import fence, format_learning
 from kapelle.engine.tasks.brief import project_of
 from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask
@@ -99,7 +99,7 @@ class KnowledgeService:
             task_id=caller.task_id, created_at=now, changed_at=now,
         )  # fmt: skip
         stored = await self._parts.db.write(_add, made)
-        self._parts.learned = True
+        self._parts.has_learnings = True
         return stored
 
     def project(self, directory: str) -> str:
@@ -185,7 +185,7 @@ class KnowledgeService:
         for start in range(0, len(made), _AT_A_TIME):  # others write meanwhile
             part = made[start : start + _AT_A_TIME]
             counts += await self._parts.db.write(_import, part)
-        self._parts.learned = True
+        self._parts.has_learnings = True
         return ImportView(**counts)
 
     async def run(self) -> None:
@@ -279,10 +279,10 @@ Entries that are there already:
 
 def _question(learning: Learning, near: Sequence[Learning]) -> str:
     if near:
-        known = fenced("\n".join(map(remembered, near)))
+        known = fence("\n".join(map(format_learning, near)))
     else:
         known = "none"
-    return _QUESTION.format(learning=fenced(remembered(learning)), near=known)
+    return _QUESTION.format(learning=fence(format_learning(learning)), near=known)
 
 
 def by_answer(answer: str, near: Sequence[Learning]) -> LearningVerdict | None:

@@ -56,8 +56,8 @@ class LockService:
         """Who holds and who waits for which paths, of one checkout or of all."""
         await self._locks.sweep()
         if directory is None and caller.attempt_id is None:
-            return self._locks.known()
-        return self._locks.known((await self._place(directory, caller.attempt_id))[-1])
+            return self._locks.list_locks()
+        return self._locks.list_locks((await self._place(directory, caller.attempt_id))[-1])
 
     async def check(self, call: ToolCall, caller: Caller) -> Permission:
         """Whether what an agent is about to do would write what somebody else holds."""
@@ -66,7 +66,7 @@ class LockService:
         lock = self._locks.in_way_of_tool(call.input, call.directory, checkout, owner)
         if lock is None:
             return Permission(allowed=True)
-        self._locks.refused[owner, lock.path] += 1
+        self._locks.refusals[owner, lock.path] += 1
         reason = f"{lock.path} is locked by {lock.task_id or 'a person'}"
         reason += f" ({lock.reason})" if lock.reason else ""
         return Permission(

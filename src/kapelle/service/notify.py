@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.task import Event
 from kapelle.domain.views import NotifyView
+from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import repeat
 from kapelle.runner.command import Command, RunningCommand
 from kapelle.service.integrations import key_of, request
 from kapelle.store import events, runs, tasks

@@ -18,7 +18,7 @@ from kapelle.domain.text import cut
 from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
-from kapelle.engine.tasks.browser import LARGEST, picture
+from kapelle.engine.tasks.browser import LARGEST, read_picture
 from kapelle.runner.output import FARTHEST, LogReader, find_tail_offset, find_text, read
 from kapelle.runner.pack import pack_path
 from kapelle.store import attempts, person_messages, tasks
@@ -139,7 +139,7 @@ class OutputService:
                 AttemptFile(attempt=number, name=path.name, bytes=path.stat().st_size)
                 for number, place in places
                 for path in sorted(place.glob("*"))
-                if picture(path)
+                if read_picture(path)
             ]
 
         return await asyncio.to_thread(find)
@@ -153,7 +153,7 @@ class OutputService:
         """One of these pictures, of the last attempt unless another is named."""
         task = await self._parts.db.read(tasks.get, task_id)
         place = self._parts.home.files / attempt_of(task, attempt).id
-        found = await asyncio.to_thread(picture, place / Path(name).name, LARGEST)
+        found = await asyncio.to_thread(read_picture, place / Path(name).name, LARGEST)
         if found is None:
             raise NotFound(f"{task.id} has no picture {name!r}.")
         headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}

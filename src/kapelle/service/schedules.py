@@ -27,7 +27,7 @@ from kapelle.engine.runs.control import end_child
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.tasks.submit import Belonging, examine, require_still_there, submit
+from kapelle.engine.tasks.submit import Belonging, require_still_there, submit, validate_spec
 from kapelle.patterns.spec import PatternSpec
 from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
@@ -48,7 +48,7 @@ class ScheduledWork:
         checked: TaskSpec | PatternSpec
         if kind == TASK:
             checked = _task(spec)
-            await examine(self._parts, checked)
+            await validate_spec(self._parts, checked)
         else:
             listed = await with_list(self._parts.db, kind, spec)
             checked, _ = await run_start.examine(self._parts, kind, listed)

@@ -29,9 +29,9 @@ from kapelle.engine.delivery import with_comments
 from kapelle.engine.merge import check_again, require_ended
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.engine.tasks.accounts import candidates
+from kapelle.engine.tasks.accounts import list_candidates
 from kapelle.engine.tasks.actions import NewLimits
-from kapelle.engine.tasks.attempt import agent_of, phase
+from kapelle.engine.tasks.attempt import agent_of, describe_phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
 from kapelle.runner.process_tree import count_output_bytes
@@ -275,7 +275,7 @@ class TaskService:
         if parent is not None:
             await self._db.read(require_undecided, task["id"])
         elif task["waiting_for"] == "rate_limit":
-            paused = [found.account for found in candidates(self._parts, task, settings)]
+            paused = [found.account for found in list_candidates(self._parts, task, settings)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
     async def _apply_change(
@@ -295,7 +295,7 @@ class TaskService:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
         if task.attempts and not task.attempts[-1].ended_at:
             *before, last = task.attempts
-            at = task.report or phase(self._parts, last.id)
+            at = task.report or describe_phase(self._parts, last.id)
             reason = task.reason or f"attempt {last.number}: {at}"
             written = count_output_bytes(self._parts.process_directory(last.id))
             last = last.model_copy(update={"output_bytes": written})
@@ -314,7 +314,7 @@ class TaskService:
 
 
 def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
-    if parent is not None and limits.given:
+    if parent is not None and limits.changes:
         raise Forbidden("An attempt cannot change the limits of a task that is there already.")
     return limits
 

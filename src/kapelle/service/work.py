@@ -30,18 +30,18 @@ from kapelle.domain.views import (
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
-from kapelle.engine.delivery import last_checks, reach, refresh
+from kapelle.engine.delivery import last_checks, open_forge, refresh
 from kapelle.engine.merge import (
     MergeQueue,
-    attempt_changes,
-    changes,
+    diff_attempt,
+    diff_work,
     require_ended,
     secrets_of,
     undone_merge,
 )
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
-from kapelle.engine.tasks.attempt import recall
+from kapelle.engine.tasks.attempt import recall_worktree
 from kapelle.runner.redaction import redact
 from kapelle.service.caller import Caller, Callers, WorkKind
 from kapelle.store import deliveries, events, filters, runs, tasks
@@ -208,9 +208,9 @@ class WorkService:
         if attempt is not None:
             if against is not None or not isinstance(work, Task):
                 raise InvalidInput("attempt is for the changes of a task, without against.")
-            diff = await attempt_changes(self._parts, work, attempt)
+            diff = await diff_attempt(self._parts, work, attempt)
         elif against is None:
-            diff = await changes(self._parts, work)
+            diff = await diff_work(self._parts, work)
         else:
             await self._callers.require_own(caller, against, itself=True)
             other = await self._db.read(tasks.get, against)
@@ -223,7 +223,7 @@ class WorkService:
     async def patch(self, kind: WorkKind, work_id: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
         work = await self._get(kind, work_id)
-        patch = (await changes(self._parts, work)).patch
+        patch = (await diff_work(self._parts, work)).patch
         known = await secrets_of(self._parts, work)
         return await asyncio.to_thread(redact, patch, known)
 
@@ -290,7 +290,7 @@ class WorkService:
         work = await self._get(kind, work_id)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
-        forge = (await reach(self._parts, work))[1]
+        forge = (await open_forge(self._parts, work))[1]
         await refresh(self._parts, forge, work.id)
         now = (await self._get(kind, work.id)).delivery or work.delivery
         comments = await forge.comments(now.number or work.delivery.number)
@@ -300,7 +300,7 @@ class WorkService:
         """How a merge of its branch would go, without merging."""
         work = await self._get(kind, work_id)
         require_ended(work, "merge", force=True)
-        await recall(self._parts, work)
+        await recall_worktree(self._parts, work)
         undone = await self._db.read(undone_merge, work.id)
         target = into or work.workspace.base
         seen = await self._parts.workspaces.preview_merge(work.id, target, undone)
@@ -353,7 +353,7 @@ class WorkService:
         for task in (one, other):
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
-        await recall(self._parts, one)
+        await recall_worktree(self._parts, one)
         owner = one.workspace.owner or one.id
         commits = [str(task.workspace.commit) for task in (one, other)]
         return await self._parts.workspaces.compare(owner, *commits)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.registry import get
-from kapelle.engine.output import SideLog
+from kapelle.engine.processes.output import SideLog
 from kapelle.settings import AgentSettings, Settings
 from tests.agents.programs import PROGRAMS, cache
 from tests.agents.real.scene import Scene

@@ -16,7 +16,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import AgentCandidate
 from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.engine.tasks.executor import perform
-from kapelle.engine.tasks.queue import TaskQueue, begin
+from kapelle.engine.tasks.queue import TaskQueue, begin_attempts
 from kapelle.engine.tasks.settle import conclude
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch
@@ -51,7 +51,7 @@ async def attempt(parts: Parts) -> ActiveAttempt:
     values = task_row(directory=str(parts.home.root))
     await parts.db.write(tasks.insert, values, [])
     choice = (values["id"], [AgentCandidate("rehearsal", "rehearsal")])
-    [attempt_id] = await parts.db.write(begin, [choice], "this")
+    [attempt_id] = await parts.db.write(begin_attempts, [choice], "this")
     return await ActiveAttempt.load(parts, attempt_id)
 
 
@@ -121,7 +121,7 @@ class Trial:
 
     async def begin(self, *task_ids: str, model: str | None = None) -> list[str]:
         among = [AgentCandidate("rehearsal", "rehearsal", model)]
-        return await self.parts.db.write(begin, [(id_, among) for id_ in task_ids], "this")
+        return await self.parts.db.write(begin_attempts, [(id_, among) for id_ in task_ids], "this")
 
     async def limit(self, account: str) -> None:
         await self.parts.db.write(accounts.pause, account, self.ended, "limited")

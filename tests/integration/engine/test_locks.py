@@ -82,11 +82,11 @@ class Agents:
 
     @property
     def waiting(self) -> list[str]:
-        return [one.owner for one in self.locks.known() if one.status == "waiting"]
+        return [one.owner for one in self.locks.list_locks() if one.status == "waiting"]
 
     @property
     def held(self) -> dict[str, str]:
-        return {one.path: one.owner for one in self.locks.known() if one.status == "held"}
+        return {one.path: one.owner for one in self.locks.list_locks() if one.status == "held"}
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_what_is_held_is_waited_for_in_order_and_renewed(agents: Agents) -
     assert (await agents.take(first, "src/a.py", "lib")).held
     refused = await agents.take(second, "lib/x/y.py", timeout_s=0)
     assert [(one.path, one.owner) for one in refused.waiting_for] == [("lib", first)]
-    assert len(agents.locks.known()) == 2, "whoever does not wait has no place"
+    assert len(agents.locks.list_locks()) == 2, "whoever does not wait has no place"
     wants = await agents.ask(second, "**")
     behind = await agents.ask(third, "other")
     assert not behind.done(), "nobody passes who comes later"
@@ -114,7 +114,7 @@ async def test_what_is_held_is_waited_for_in_order_and_renewed(agents: Agents) -
     assert (await behind).held
     again = LockManager(agents.db, agents.clock)
     await again.load()
-    assert [(one.path, one.owner) for one in again.known()] == [("other", third)]
+    assert [(one.path, one.owner) for one in again.list_locks()] == [("other", third)]
     with pytest.raises(LimitReached):
         await agents.take(third, *(f"{n}" for n in range(501)))
 
@@ -146,7 +146,7 @@ async def test_a_child_does_not_wait_for_whoever_waits_for_it(agents: Agents) ->
     await agents.take(parent, "a", task_id="task_parent")
     between = await agents.ask(other, "a", "b")
     for path in ("a", "b"):
-        with pytest.raises(Conflict, match="task_parent asked for task_child and waits for it"):
+        with pytest.raises(Conflict, match="task_parent started task_child and waits for it"):
             await agents.take(child, path, task_id="task_child", parents=frozenset({"task_parent"}))
     await agents.locks.release(PLACE, [], parent)
     assert (await between).held
@@ -170,7 +170,7 @@ async def test_what_cannot_be_renewed_is_held_still(
     assert (await agents.take(second, "a")).held
     again = LockManager(agents.db, agents.clock)
     await again.load()
-    assert [one.owner for one in again.known()] == [second]
+    assert [one.owner for one in again.list_locks()] == [second]
 
 
 async def test_globs_are_few_and_links_before_them_are_followed(
@@ -215,7 +215,7 @@ async def test_the_dead_and_the_late_hold_nothing(agents: Agents) -> None:
     sweeping.cancel()
     told = [event for event in await agents.db.read(events.after, 0) if event.kind[:4] == "lock"]
     assert [event.data["why"] for event in told if event.kind == "lock.released"] == [
-        "its attempt ended", "its time was up", "released",
+        "its attempt ended", "expired", "released",
     ]  # fmt: skip
 
 
@@ -234,7 +234,7 @@ async def test_fifty_contend_and_each_has_its_turn(agents: Agents) -> None:
 
     await asyncio.gather(*map(work, owners))
     assert sorted(order) == sorted(owners)
-    assert agents.locks.known() == []
+    assert agents.locks.list_locks() == []
 
 
 NAMES = ["a", "a/b", "a/*", "c", "**"]

@@ -90,7 +90,7 @@ async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_
 ) -> None:
     """However long there was no daemon; but it takes its time where there are many."""
     looks: list[str] = []
-    monkeypatch.setattr(upkeep, "_guarded", partial(_noted, looks))
+    monkeypatch.setattr(upkeep, "_run_duty", partial(_noted, looks))
     duties = upkeep.Upkeep(cast(Parts, SimpleNamespace(**vars(setup), workspaces=MagicMock())))
     for _ in range(121):
         await duties.round()

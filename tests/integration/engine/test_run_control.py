@@ -34,7 +34,7 @@ from kapelle.engine.runs.control import (
 from kapelle.engine.runs.journal import Journal, StepNotReady, StepRequest, no_work, play
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import AgentCandidate
-from kapelle.engine.tasks.queue import begin
+from kapelle.engine.tasks.queue import begin_attempts
 from kapelle.store import questions as asked
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
@@ -256,7 +256,7 @@ async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
         await db.write(steps.begin, run_id, position, "task", "a task", subject=task_id)
     for position in ("0001", "0002"):
         await db.write(steps.end, run_id, position)
-    with pytest.raises(Conflict, match="has gone on in the worktree"):
+    with pytest.raises(Conflict, match="has continued in the worktree"):
         await db.write(action, shared)
     assert (await db.read(tasks.row, shared))["status"] == "failed"
     for task_id in (own, awaited):
@@ -330,9 +330,9 @@ async def test_a_task_begins_only_while_its_run_goes_on(
     assert [task["id"] for task in chosen] == [task_id]
     await db.write(runs.update, run_id, **values)
     agents = [AgentCandidate("rehearsal", "rehearsal")]
-    assert bool(await db.write(begin, [(task_id, agents)], "here")) is begins
+    assert bool(await db.write(begin_attempts, [(task_id, agents)], "here")) is begins
     await db.write(runs.update, run_id, status=RunStatus.RUNNING, stop=None)
-    assert bool(await db.write(begin, [(task_id, agents)], "here")) is not begins
+    assert bool(await db.write(begin_attempts, [(task_id, agents)], "here")) is not begins
 
 
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:

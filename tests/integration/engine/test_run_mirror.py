@@ -16,7 +16,7 @@ import pytest
 from tests.integration.engine.test_run_control import add_run
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine import retry
+from kapelle.engine import background
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
@@ -29,7 +29,7 @@ from kapelle.store.migrate import migrate
 
 @pytest.fixture
 async def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
-    for module, name in ((mirror_module, "_LOOK_S"), (retry, "_PAUSE_S")):
+    for module, name in ((mirror_module, "_LOOK_S"), (background, "_PAUSE_S")):
         monkeypatch.setattr(module, name, 0.05)
     home = Home(tmp_path / "home")
     home.create()

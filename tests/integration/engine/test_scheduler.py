@@ -44,7 +44,7 @@ async def test_a_slot_that_comes_while_the_work_before_is_going_is_skipped(
     await timetable.tick(MINUTE)
     await timetable.tick(MINUTE)
     (first,) = await timetable.started(schedule)
-    assert (await timetable.history(schedule))[-1].reason == f"{first} is still going"
+    assert (await timetable.history(schedule))[-1].reason == f"{first} is still running"
     await timetable.end_last(schedule, "failed")
     await timetable.tick(MINUTE)
     outcomes = [outcome for _, outcome in await timetable.outcomes(schedule)]

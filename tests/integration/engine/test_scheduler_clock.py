@@ -18,7 +18,7 @@ async def test_nothing_starts_after_the_expiry(timetable: Timetable) -> None:
     shown = await timetable.get(schedule)
     assert (shown.next_at, shown.status) == (None, ScheduleStatus.ACTIVE)
     await timetable.pass_time(HOUR)
-    assert await timetable.status(schedule) == (ScheduleStatus.EXPIRED, "its time is over")
+    assert await timetable.status(schedule) == (ScheduleStatus.EXPIRED, "expired")
     assert await timetable.outcomes(schedule) == [("12:10", STARTED)]
 
 

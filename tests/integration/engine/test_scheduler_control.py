@@ -93,7 +93,7 @@ async def test_a_person_may_have_it_run_besides_its_slots(timetable: Timetable) 
     schedule = await timetable.create(at=NOON + HOUR, max_runs=2)
     firing = await timetable.use.run_now(schedule)
     assert (firing.outcome, firing.reason) == (STARTED, "run by a person")
-    with pytest.raises(Conflict, match="is still going"):
+    with pytest.raises(Conflict, match="is still running"):
         await timetable.use.run_now(schedule)
     await timetable.end_last(schedule)
     await timetable.pass_time(HOUR + MINUTE, MINUTE)

@@ -71,7 +71,7 @@ async def test_a_slot_is_held_back_while_the_work_of_the_other_is_going(
     await timetable.tick(MINUTE)
     history = await timetable.history(follower)
     assert history[1].outcome is STARTED
-    assert history[1].reason == "was held back until what it comes after had ended"
+    assert history[1].reason == "was held back until the followed schedule's work had ended"
 
 
 async def test_what_is_held_back_is_not_missed_by_a_downtime(timetable: Timetable) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
-from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
 from kapelle.runner.command import RunningCommand
 from kapelle.workspaces import git as git_module
 from kapelle.workspaces.git import Git, GitLocation, LockBusy
@@ -59,7 +59,7 @@ async def test_anything_else_stays(tmp_path: Path, words: str) -> None:
         await GitLocation(saying(tmp_path, words), tmp_path).run("write-tree")
 
 
-@pytest.mark.parametrize("number", sorted(PASSING))
+@pytest.mark.parametrize("number", sorted(TRANSIENT_ERRORS))
 async def test_a_git_that_the_machine_cannot_start_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -71,7 +71,7 @@ async def test_a_git_that_the_machine_cannot_start_now(
     with pytest.raises(Unavailable, match="could not be started") as refused:
         await GitLocation(git, tmp_path).run("status")
     assert "Install" not in (refused.value.hint or "")
-    assert git_module._PASSING == PASSING
+    assert git_module._PASSING == TRANSIENT_ERRORS
 
 
 async def test_what_could_not_be_started_is_done_later(
@@ -86,15 +86,15 @@ async def test_what_could_not_be_started_is_done_later(
         return run(self)
 
     monkeypatch.setattr(RunningCommand, "run", second_time)
-    monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
+    monkeypatch.setattr("kapelle.engine.background._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
-    found = await retried(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
+    found = await with_retries(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
     assert found == box.commit_of("main")
 
 
 async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
-    monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
+    monkeypatch.setattr("kapelle.engine.background._PAUSE_S", 0.01)
     refs = Refs.of(Git("git", box.root, "K", "k@localhost"), box.repo / ".git")
     main = box.commit_of("main")
     lock = box.write(".git/refs/heads/x.lock", "")
@@ -102,7 +102,7 @@ async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.M
         await refs.move("refs/heads/x", main, None, "test")
     assert isinstance(refused.value, LockBusy)
     asyncio.get_running_loop().call_later(0.3, os.unlink, lock)
-    await retried(refs.move)("refs/heads/x", main, None, "test")
+    await with_retries(refs.move)("refs/heads/x", main, None, "test")
     assert box.commit_of("x") == main
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import Learning, LearningSpec, as_markdown, from_markdown
 from kapelle.domain.text import search_terms
-from kapelle.engine.prompt import compose, fenced
+from kapelle.engine.processes.prompt import compose_prompt, fence
 
 _line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 _name = _line.map(str.strip).filter(bool)
@@ -45,7 +45,7 @@ def test_a_page_that_a_person_wrote_is_read() -> None:
 
 @given(st.text())
 def test_no_text_closes_its_fence(text: str) -> None:
-    first, *inner, last = fenced(text).split("\n")
+    first, *inner, last = fence(text).split("\n")
     assert first == last
     assert not any(first in line for line in inner)
 
@@ -57,7 +57,7 @@ def test_what_a_learning_orders_stays_between_the_marks() -> None:
         id=new_id("learning"), title="~~~", content=text, tags=[], scope="global", project=None,
         status="kept", author="claude", task_id=None, created_at=now, changed_at=now,
     )  # fmt: skip
-    told = compose("Do it", {}, [], "Go on", memory=[learning])
+    told = compose_prompt("Do it", {}, [], "Go on", memory=[learning])
     before, inside, after = told.split("\n~~~~~~\n")
     assert before.startswith("Do it\n\n## Memory\n")
     assert "not instructions" in before

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kapelle.engine.tasks.queue import MachineReading, held, max_attempts
+from kapelle.engine.tasks.queue import MachineReading, find_obstacle, max_attempts
 from kapelle.settings.models import LimitsSettings
 
 _GB = 1_000_000_000
@@ -15,8 +15,8 @@ ROOMY = MachineReading(
 
 def test_two_cores_and_4_gb_run_several_attempts_without_any_setting() -> None:
     assert max_attempts(LimitsSettings(), ROOMY) == 4
-    assert held(LimitsSettings(), ROOMY, 0) is None
-    assert held(LimitsSettings(), ROOMY, 3) is None
+    assert find_obstacle(LimitsSettings(), ROOMY, 0) is None
+    assert find_obstacle(LimitsSettings(), ROOMY, 3) is None
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def test_two_cores_and_4_gb_run_several_attempts_without_any_setting() -> None:
     ],
 )
 def test_what_holds_a_task_back_is_said(reading: MachineReading, running: int, words: str) -> None:
-    reason = held(LimitsSettings(), reading, running)
+    reason = find_obstacle(LimitsSettings(), reading, running)
     assert reason is not None
     assert words in reason
 
 
 def test_a_busy_or_tight_machine_still_runs_one_attempt() -> None:
-    assert held(LimitsSettings(), replace(ROOMY, load=40, free_memory=1), 0) is None
+    assert find_obstacle(LimitsSettings(), replace(ROOMY, load=40, free_memory=1), 0) is None
 
 
 def test_a_load_ceiling_of_zero_ignores_the_load() -> None:
-    assert held(LimitsSettings(max_load_per_core=0), replace(ROOMY, load=400), 1) is None
+    assert find_obstacle(LimitsSettings(max_load_per_core=0), replace(ROOMY, load=400), 1) is None

@@ -25,7 +25,7 @@ def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
         id="run_1", title="t", status="completed", reason=None, spent=spent,
         spec={"prompt": "x" * (delivery._MOST_TEXT - 4) + _SECRET},
     )  # fmt: skip
-    assert "s3cr" not in delivery.describe(work, [], _clean)
+    assert "s3cr" not in delivery.describe_work(work, [], _clean)
 
 
 async def test_half_a_secret_is_not_left_at_the_cut_of_a_log(
@@ -61,10 +61,10 @@ async def test_ci_has_passed_once_it_stays_so(
     async def read(what: Any, *_: Any) -> Any:
         return work if what is get_work else begun
 
-    async def reach(*_: Any) -> Any:
+    async def open_forge(*_: Any) -> Any:
         return SimpleNamespace(branches=nothing), SimpleNamespace(login=Login(""), verdict=verdict)
 
-    async def cleaner(*_: Any) -> Any:
+    async def make_redactor(*_: Any) -> Any:
         return _clean
 
     async def pause(_: float) -> bool:
@@ -72,9 +72,13 @@ async def test_ci_has_passed_once_it_stays_so(
 
     settings = SimpleNamespace(forge=SimpleNamespace(poll_s=poll_s))
     parts: Any = SimpleNamespace(db=SimpleNamespace(read=read), settings=lambda: settings)
-    for name, stand_in in {
-        "reach": reach, "cleaner": cleaner, "push": nothing, "require_no_secret": nothing,
-    }.items():  # fmt: skip
+    replacements = {
+        "open_forge": open_forge,
+        "make_redactor": make_redactor,
+        "push": nothing,
+        "require_no_secret": nothing,
+    }
+    for name, stand_in in replacements.items():
         monkeypatch.setattr(delivery, name, stand_in)
     check = CheckSpec(command="ci")
     result = await delivery.await_ci(parts, "task_1", "1", check, ("att_1", "ci"), pause)

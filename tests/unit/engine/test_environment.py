@@ -7,8 +7,13 @@ import pytest
 from kapelle.client.environment import with_shell
 from kapelle.domain.environment import shell_of
 from kapelle.domain.specs import Shell
-from kapelle.engine.environment import Origin, in_worktree, leads_into, passed
-from kapelle.engine.prompt import Earlier, compose
+from kapelle.engine.processes.environment import (
+    Origin,
+    leads_into,
+    map_into_worktree,
+    select_variables,
+)
+from kapelle.engine.processes.prompt import Earlier, compose_prompt
 from kapelle.home import Home
 from kapelle.secrets.detection import find_secrets
 
@@ -22,14 +27,19 @@ def test_only_listed_variables_are_passed_on() -> None:
         "MY_B": "2",
         "YOU": "3",
     }
-    assert passed(environ, []) == {"PATH": "/bin", "LC_ALL": "C"}
-    assert passed(environ, ["MY_*"]) == {"PATH": "/bin", "LC_ALL": "C", "MY_A": "1", "MY_B": "2"}
+    assert select_variables(environ, []) == {"PATH": "/bin", "LC_ALL": "C"}
+    assert select_variables(environ, ["MY_*"]) == {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "MY_A": "1",
+        "MY_B": "2",
+    }
 
 
 def test_of_a_shell_the_daemon_adds_only_what_is_needed_or_wanted() -> None:
     daemon = {"PATH": "/daemon", "HOME": "/home", "JAVA_HOME": "/daemon", "API_KEY": "k", "CI": "1"}
     shell = Shell(variables={"PATH": "/mine", "GOPATH": "/go", "EVIL": "x"})
-    assert passed(daemon, ["API_KEY"], shell) == {
+    assert select_variables(daemon, ["API_KEY"], shell) == {
         "PATH": "/mine",
         "HOME": "/home",
         "GOPATH": "/go",
@@ -78,7 +88,7 @@ def test_paths_of_the_checkout_are_the_worktrees_or_left_out(tmp_path: Path) -> 
         "GOPATH": str(tmp_path / "checkout-other"),
         "OTHER": f"{checkout}/lib",
     }
-    found = in_worktree(env, origin)
+    found = map_into_worktree(env, origin)
     assert found.values == {
         "PATH": f"{worktree}/bin:/bin:{worktree}/x:{tmp_path}/out",
         "GOPATH": env["GOPATH"],
@@ -86,7 +96,7 @@ def test_paths_of_the_checkout_are_the_worktrees_or_left_out(tmp_path: Path) -> 
     }
     assert found.mapped == [f"PATH {checkout}/bin is {worktree}/bin"]
     assert [entry.split()[0] for entry in found.omitted] == ["PATH", "PATH", "NODE_PATH"]
-    assert in_worktree(env, Origin(None)).values == env
+    assert map_into_worktree(env, Origin(None)).values == env
 
 
 def test_linked_packages_of_a_workspace_lead_back(tmp_path: Path) -> None:
@@ -114,15 +124,15 @@ def test_values_are_secret_by_the_names_of_their_variables() -> None:
 
 
 def test_a_prompt_without_context_stays_as_it_is() -> None:
-    assert compose("do it\n", {}, [], None) == "do it\n"
+    assert compose_prompt("do it\n", {}, [], None) == "do it\n"
 
 
 def test_context_comes_after_the_prompt_in_sections() -> None:
     earlier = Earlier(
         "Before", "failed", "it broke", "half", "last words", [("t", "red")], "b", "1 file"
     )
-    text = compose("do it", {"lang": "de"}, [earlier], "go on")
-    assert text.startswith("do it\n\n## Context\n- lang: de\n\n## Before\nIt ended: failed.")
+    text = compose_prompt("do it", {"lang": "de"}, [earlier], "go on")
+    assert text.startswith("do it\n\n## Context\n- lang: de\n\n## Before\nStatus: failed\n")
     for piece in ("Reason: it broke", "Branch: b", "half", "1 file", "last words", "red"):
         assert piece in text
     assert text.endswith("## Message\ngo on")

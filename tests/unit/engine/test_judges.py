@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kapelle.engine.judges import executed, named_scripts
+from kapelle.engine.processes.judges import list_executed, named_scripts
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ def test_a_file_of_any_content_is_searched_in_linear_time(part: str) -> None:
     text = part * (256_000 // len(part))
     began = time.process_time()
     named_scripts(text)
-    executed(text)
+    list_executed(text)
     assert time.process_time() - began < 3
 
 
@@ -29,5 +29,5 @@ def test_a_file_of_any_content_is_searched_in_linear_time(part: str) -> None:
     ],
 )
 def test_scripts_of_a_command_are_found(command: str, script: str) -> None:
-    assert script in executed(command)
+    assert script in list_executed(command)
     assert script in named_scripts(f"test:\n\t{command}\n")

@@ -4,7 +4,7 @@ import glob
 import os
 from pathlib import Path
 
-from kapelle.engine.output import SideLog, newest_match
+from kapelle.engine.processes.output import SideLog, newest_match
 
 
 def test_the_newest_file_of_a_session_is_found(tmp_path: Path) -> None:

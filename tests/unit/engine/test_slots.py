@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engine.cron_oracle import MINUTE, Change, Timeline, at, changes
 
-from kapelle.engine.schedules.slots import next_slot, passed, slots_after
+from kapelle.engine.schedules.slots import count_slots, next_slot, slots_after
 
 _FIRST, _LAST = at("2024-01-01T00:00"), at("2029-01-01T00:00")
 # Each with the hours around a change in which it is compared.
@@ -148,7 +148,7 @@ def test_what_has_passed_between_two_moments_is_counted(
     first = change.at + start * MINUTE
     last = first + length * MINUTE
     due = Timeline(change.zone, first, last).slots(cron)
-    told = passed(cron, change.zone, first, last)
+    told = count_slots(cron, change.zone, first, last)
     if told is None:
         assert due == []
     else:
@@ -158,7 +158,7 @@ def test_what_has_passed_between_two_moments_is_counted(
 
 def test_the_newest_of_very_many_is_found() -> None:
     first, last = at("2020-01-01T00:00"), at("2026-06-15T12:34")
-    told = passed("* * * 1 *", "Europe/Berlin", first, last)
+    told = count_slots("* * * 1 *", "Europe/Berlin", first, last)
     assert told is not None
     assert told.more
     assert told.newest == at("2026-01-31T22:59")

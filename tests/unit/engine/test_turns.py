@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from kapelle.agents.events import AgentEvent
-from kapelle.engine import retry
+from kapelle.engine import background
 from kapelle.engine.runs.journal import Gate
 from kapelle.service.output import _TranscriptPosition, _unsent
 from kapelle.store.database import DatabaseWatch
@@ -31,7 +31,7 @@ async def test_whoever_leaves_a_lock_and_comes_again_waits_for_those_before() ->
 async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(background, "_PAUSE_S", 0.05)
     passes = 0
 
     class Written(DatabaseWatch):
@@ -49,7 +49,7 @@ async def test_a_pass_that_fails_is_not_made_again_at_once_by_its_own_writing(
 
     log = logging.getLogger("kapelle.test")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(retry.repeat(log, duty, watch(), 1.0), 0.5)
+        await asyncio.wait_for(background.repeat(log, duty, watch(), 1.0), 0.5)
     assert 2 <= passes <= 11
 
 

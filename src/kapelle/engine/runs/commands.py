@@ -10,13 +10,13 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.background import with_retries
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.output import SHOWN_OUTPUT, check_facts
 from kapelle.engine.parts import CHECK_STARTED, TAMPERED, Parts
-from kapelle.engine.proof import Subject
-from kapelle.engine.retry import retried
+from kapelle.engine.processes.environment import Origin, search_path_of
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.processes.output import MAX_OUTPUT, check_facts
+from kapelle.engine.processes.proof import Subject
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext
 from kapelle.engine.runs.journal import Journal, StepRequest
@@ -120,17 +120,17 @@ class CommandContext(GitContext):
             # A pattern may check what it wrote and did not commit.
             if not await self._parts.workspaces.list_uncommitted(owner):
                 before = await subject.check_out(name, policy, is_first=is_first)
-        with self._parts.making(self.run_id, spec.label, command) as told:
+        with self._parts.register_check(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
                 events.append(connection, CHECK_STARTED, self.run_id, **told)
 
             process, ended = await self._execute(name, command, spec.timeout_s, place, announce)
-        result = await place.judged(spec, process, ended)
+        result = await place.judge_check(spec, process, ended)
         if subject is None:
             return result
         result = result.model_copy(update={"commit": subject.commit})
-        changed = await subject.changed_during(ended, before)
+        changed = await subject.list_changes_during(ended, before)
         return await subject.examine(name, spec, result, changed, policy)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
@@ -144,7 +144,7 @@ class CommandContext(GitContext):
             await self._control.until(time.time() + seconds)
             return True
 
-        with self._parts.making(self.run_id, spec.label, ""):
+        with self._parts.register_check(self.run_id, spec.label, ""):
             return await await_ci(self._parts, owner, commit, spec, began, pause)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
@@ -156,7 +156,7 @@ class CommandContext(GitContext):
         if diff.files:
             run = await self._parts.db.read(runs.row, self.run_id)
             stat = redact(diff.stat.encode(), self._parts.secrets_of(run))
-            text = stat.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
+            text = stat.decode("utf-8", "replace")[-MAX_OUTPUT:]
         else:
             text = "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
@@ -166,15 +166,15 @@ class CommandContext(GitContext):
     ) -> Scored:
         async def perform(step: StepRequest) -> Any:
             """The number in the last line of the output that is not empty."""
-            with self._parts.making(self.run_id, command.strip().split("\n")[0], command):
+            with self._parts.register_check(self.run_id, command.strip().split("\n")[0], command):
                 _, place = await self._workplace(task, env or {})
                 process, ended = await self._execute(step.position, command, timeout_s, place)
-            output = await asyncio.to_thread(read_both_streams, process.directory, SHOWN_OUTPUT)
+            output = await asyncio.to_thread(read_both_streams, process.directory, MAX_OUTPUT)
             if not ended.succeeded:
                 problem = f"the score command failed: {ended.describe_end(timeout_s)}"
                 return Scored(value=None, output=output, problem=problem).model_dump(mode="json")
             out = process.directory / "out.log"
-            printed = await asyncio.to_thread(read_tail, out, SHOWN_OUTPUT)
+            printed = await asyncio.to_thread(read_tail, out, MAX_OUTPUT)
             return read_score(printed, output).model_dump(mode="json")
 
         step = StepRequest("score", command, perform, self._begin_in_time)
@@ -193,7 +193,7 @@ class CommandContext(GitContext):
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         stop = partial(runs.end_requested, run_id=self.run_id)
         tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
-        ended = await retried(self._parts.execute)(self.run_id, name, launch, stop, tell)
+        ended = await with_retries(self._parts.execute)(self.run_id, name, launch, stop, tell)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._control.require_time_and_money()

@@ -27,9 +27,9 @@ from kapelle.domain.errors import (
     sentence,
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, Stopper
+from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
     END,
@@ -134,9 +134,9 @@ class RunExecutor:
         lock = self._locks.setdefault(run_id, asyncio.Lock())
         # A run that is resumed at once is executed anew before its last execution has returned.
         async with lock:
-            with self._parts.performing(run_id):
+            with self._parts.register_performer(run_id):
                 failpoint("run_begin")
-                while not await retried(self._perform)(run_id, int(number)):
+                while not await with_retries(self._perform)(run_id, int(number)):
                     continue
 
     async def _perform(self, run_id: str, number: int) -> bool:
@@ -178,7 +178,7 @@ class RunExecutor:
         except Unavailable:
             raise
         except OSError as error:
-            if error.errno in PASSING:
+            if error.errno in TRANSIENT_ERRORS:
                 raise  # it is played again when there is room
             return RunVerdict(RunStatus.FAILED, _pattern_error(error))
         except NotTrusted as error:

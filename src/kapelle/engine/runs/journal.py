@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
+from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import retried
 from kapelle.engine.runs.control import IN_ORDER, Control, RunInterrupted
 from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
@@ -109,15 +109,15 @@ class Journal:
         self._open += 1
         try:
             with self._branch_left():
-                return await retried(self._step, self._look_again)(step)
+                return await with_retries(self._step, self._look_again)(step)
         finally:
             self._open -= 1
             self._idle_since = time.monotonic()
 
     async def _look_again(self) -> None:
         """See how far the run has come, unless a person does not want it to wait any longer."""
-        await retried(self._control.require)()
-        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
+        await with_retries(self._control.require)()
+        self._known = await with_retries(self._parts.db.read)(steps.of_run, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:

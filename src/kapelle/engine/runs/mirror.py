@@ -13,8 +13,8 @@ from kapelle.domain.errors import NotFound, Unavailable
 from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
+from kapelle.engine.background import TRANSIENT_ERRORS, repeat, with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import PASSING, repeat, retried
 from kapelle.home import read_own
 from kapelle.runner.shim import files
 from kapelle.store import events, runs
@@ -39,7 +39,7 @@ class RunMirror:
 
     async def run(self) -> None:
         """Mirror until cancelled; a failing pass is logged and made again."""
-        await repeat(_log, retried(self._pass), self._parts.db.watch(), _LOOK_S)
+        await repeat(_log, with_retries(self._pass), self._parts.db.watch(), _LOOK_S)
 
     async def _pass(self) -> None:
         while True:
@@ -105,7 +105,7 @@ def _guarded(path: Path) -> Iterator[None]:
     except Unavailable:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in PASSING:
+        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRORS:
             raise
         _log.warning("%s is not up to date", path, exc_info=error)
 

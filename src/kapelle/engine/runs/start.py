@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from kapelle.domain.errors import Conflict, InvalidInput, invalid_field, invalid_spec
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
-from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import search_path_of
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks import submit

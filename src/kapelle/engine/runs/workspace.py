@@ -4,8 +4,8 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.engine.environment import brought_along
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import list_copies_and_links
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
 
@@ -19,7 +19,7 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
     settings = parts.work_settings(run["directory"])
     made = await parts.workspaces.create(
         *(run["id"], Path(run["directory"]), run["spec"].get("base")),
-        *brought_along(settings, run["directory"]),
+        *list_copies_and_links(settings, run["directory"]),
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
         found = {f"workspace_{name}": getattr(made, name)

@@ -1,15 +1,16 @@
-"""Starts what schedules ask for when it is due: each slot once, whatever happens in between."""
+"""Start the work of schedules when it is due: each slot once, also across crashes."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
-from kapelle.engine.retry import repeat
+from kapelle.engine.background import repeat
 from kapelle.engine.schedules import transitions
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets.specs import SpecSecrets
@@ -18,15 +19,15 @@ from kapelle.store.database import Database
 
 T = TypeVar("T")
 Slot = tuple[str, datetime]
-# Starts a task or run, given its kind, specification, key and schedule; returns its id, the same
-# one again for a key that was used.
+# Starts a task or run by its kind, specification, key and schedule. Returns its id; a repeated key
+# returns the same id.
 StartSchedule = Callable[[str, dict[str, Any], str, str], Awaitable[str]]
 
 _log = logging.getLogger("kapelle.scheduler")
-# Clocks may be set, so no sleep is long.
+# No sleep is long, because somebody may set the clock.
 _LONGEST_PAUSE_S = 3.0
 _SHORTEST_PAUSE_S = 0.2
-# Every write of the daemon wakes it, so it may take this part of the time at most.
+# Every write of the daemon wakes the scheduler, so its share of the time is limited.
 _SHARE = 0.1
 _TRIES = 5
 _PATIENCE_S = 1.0
@@ -48,15 +49,15 @@ class Scheduler:
         self._secrets = secrets
         self.clock = clock
         self._lock = asyncio.Lock()
-        # Slots that are held back or being started, as far as the database was asked for them.
+        # Slots that are held or starting; complete only if _is_loaded.
         self._open: set[Slot] = set()
-        self._asked = False
-        # How often a start broke by no fault of what is started, and when it is tried again.
+        self._is_loaded = False
+        # Number of internal errors at a start, and the time of the next try.
         self._retries: dict[Slot, tuple[int, float]] = {}
         self._sweep_at = 0.0
 
     async def run(self) -> None:
-        """Look after schedules until cancelled; a failing pass is logged and made again."""
+        """Run passes until cancelled; a failing pass is logged and repeated."""
         await repeat(_log, self._pass, self._db.watch(), _LONGEST_PAUSE_S)
 
     async def _pass(self) -> float:
@@ -72,50 +73,50 @@ class Scheduler:
         return min(max(left, 0.0), _LONGEST_PAUSE_S)
 
     async def tick(self, now: datetime | None = None) -> None:
-        """One pass: all that is due is done."""
+        """Run one pass: decide about every due schedule, and start its slots."""
         async with self._lock:
             now = now or self.clock()
             await self._settle_all(now)
             for schedule_id in await self._db.glance(schedules.needing_attention, now):
                 await self._advance(schedule_id, now)
             if time.monotonic() >= self._sweep_at:
-                # What a crash left behind.
+                # Secrets of schedules that a crash left behind.
                 await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
                 self._sweep_at = time.monotonic() + _SWEEP_S
 
     async def alter(self, change: Callable[..., T], schedule_id: str, *args: Any) -> T:
-        """Apply a change between two passes; what it wants started is, when this returns."""
+        """Apply a change between two passes, and start what it asks for before returning."""
         async with self._lock:
             await self._settle_all(self.clock())
-            self._asked = False
+            self._is_loaded = False
             result = await self._db.write(change, schedule_id, *args)
             await self._settle_all(self.clock())
             await self._drop_secrets(schedule_id)
             return result
 
     async def _advance(self, schedule_id: str, now: datetime) -> None:
-        """See to one schedule; what goes wrong with it keeps no other one waiting."""
+        """Process one schedule; its errors do not delay other schedules."""
         try:
             if not await self._db.read(transitions.is_due, schedule_id, now):
                 return
-            opened = await self._db.write(transitions.advance, schedule_id, now)
+            slots = await self._db.write(transitions.advance, schedule_id, now)
             failpoint("scheduler_after_decision")
         except Exception:
-            # Whether it was written down is known to the database alone.
-            self._asked = False
-            _log.exception("%s could not be seen to, which will be tried again", schedule_id)
+            # The write may or may not have happened, so read the open slots again.
+            self._is_loaded = False
+            _log.exception("%s could not be processed and will be retried", schedule_id)
             return
-        self._open |= {(schedule_id, slot) for slot in opened}
-        for slot in opened:
+        self._open |= {(schedule_id, slot) for slot in slots}
+        for slot in slots:
             await self._settle((schedule_id, slot), now)
         await self._drop_secrets(schedule_id)
 
     async def _settle_all(self, now: datetime) -> None:
-        if not self._asked:
+        if not self._is_loaded:
             rows = await self._db.read(schedules.unsettled_firings)
             self._open = {(row["schedule_id"], row["slot"]) for row in rows}
-            self._asked = True
-        for slot in sorted(self._open, key=lambda found: found[1]):
+            self._is_loaded = True
+        for slot in sorted(self._open, key=itemgetter(1)):
             await self._settle(slot, now)
 
     async def _settle(self, slot: Slot, now: datetime) -> None:
@@ -137,41 +138,43 @@ class Scheduler:
             subject = await self._subject(slot)
             failpoint("scheduler_after_start")
         except Unavailable as error:
-            _log.warning("%s cannot be started now and will be later: %s", slot[0], error.message)
+            _log.warning("%s cannot be started now and will be retried: %s", slot[0], error.message)
             self._retries[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
-            await self._db.write(transitions.not_started, *slot, error.with_hint, now)
+            # The specification itself is at fault, so a retry would not help.
+            await self._db.write(transitions.record_failed_start, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
             if tries + 1 < _TRIES:
                 self._retries[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
                 return
             problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
-            await self._db.write(transitions.not_started, *slot, problem, now)
+            await self._db.write(transitions.record_failed_start, *slot, problem, now)
         else:
-            await self._db.write(transitions.started, *slot, subject, now)
+            await self._db.write(transitions.record_start, *slot, subject, now)
             failpoint("scheduler_after_record")
         self._retries.pop(slot, None)
         self._open.discard(slot)
         await self._drop_secrets(slot[0])
 
     async def _subject(self, slot: Slot) -> str:
-        """What a slot starts or, before a crash, has started."""
+        """Return the work that a slot starts, or has started before a crash."""
         schedule_id, moment = slot
+        # A crash may have come between the start and its record.
         key = transitions.key_of(schedule_id, moment)
-        known = await self._db.read(schedules.subject_of_key, key)
-        if known is not None:
-            return known
+        earlier = await self._db.read(schedules.subject_of_key, key)
+        if earlier is not None:
+            return earlier
         schedule = await self._db.read(schedules.row, schedule_id)
         spec = self._secrets.whole(schedule_id, schedule["spec"])
         return await self._start_work(schedule["kind"], spec, key, schedule_id)
 
     async def _drop_secrets(self, *schedule_ids: str) -> None:
-        """Delete the values of those that have ended, once nothing of theirs is being started."""
+        """Delete the secrets of ended schedules without a starting slot."""
         if not schedule_ids:
             return
-        wanted = await self._db.read(schedules.open_ones, schedule_ids)
-        wanted |= {schedule_id for schedule_id, _ in self._open}
-        for schedule_id in set(schedule_ids) - wanted:
+        needed = await self._db.read(schedules.open_ones, schedule_ids)
+        needed |= {schedule_id for schedule_id, _ in self._open}
+        for schedule_id in set(schedule_ids) - needed:
             self._secrets.forget(schedule_id)

@@ -1,9 +1,9 @@
-"""When a cron expression is due, in UTC, across the changes of a zone's clocks.
+"""Times at which a cron expression is due, in UTC, across the clock changes of a zone.
 
-cronsim matches times of day; this module places them on the line of UTC. A fixed local time that
-a change of the clocks leaves out is due at the end of the gap, and one that occurs twice is due
-the first time. Where the hour holds a `*`, every minute that the clock shows counts: such a
-schedule goes by elapsed time, so that "every 20 minutes" stays every 20 minutes.
+cronsim matches times of day; this module places them on the UTC time line. A fixed local time that
+a clock change skips is due at the end of the gap; one that occurs twice is due the first time. If
+the hour field contains `*`, every minute shown by the clock counts: such a schedule follows elapsed
+time, so that "every 20 minutes" stays every 20 minutes.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from cronsim import CronSim
 _SECOND = timedelta(seconds=1)
 # No zone changes its clocks twice within a day.
 _DAY = timedelta(days=1)
-# Counting the minutes of a year would take longer than anybody cares for their number.
+# Limit of counting: the minutes of a year would take long, and nobody needs their number.
 _MOST_COUNTED = 1000
 
 
 @dataclass(frozen=True)
 class PassedSlots:
-    """The slots between two moments: how many, or at least how many, and the newest of them."""
+    """The slots between two moments: their number, or a lower bound of it, and the newest."""
 
     count: int
     more: bool
@@ -31,42 +31,42 @@ class PassedSlots:
 
 
 def next_slot(cron: str, zone: str, moment: datetime) -> datetime | None:
-    """The first slot after a moment; None when there is none within fifty years."""
+    """Return the first slot after a moment; None if there is none within fifty years."""
     return next(slots_after(cron, zone, moment), None)
 
 
 def slots_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
-    """All slots after a moment, in order, each once."""
+    """Yield all slots after a moment, in order, each once."""
     hour = cron.split()[1]
     place = _by_clock if "*" in hour else _by_date
     return place(cron, ZoneInfo(zone), moment.astimezone(UTC))
 
 
-def passed(cron: str, zone: str, first: datetime, last: datetime) -> PassedSlots | None:
-    """The slots from first to last, both included; None when there are none."""
+def count_slots(cron: str, zone: str, first: datetime, last: datetime) -> PassedSlots | None:
+    """Return the slots from first to last, both included; None if there are none."""
     before = first - timedelta(microseconds=1)
-    counted = list(islice(slots_between(cron, zone, before, last), _MOST_COUNTED + 1))
-    if not counted:
+    slots = list(islice(slots_between(cron, zone, before, last), _MOST_COUNTED + 1))
+    if not slots:
         return None
-    if len(counted) <= _MOST_COUNTED:
-        return PassedSlots(len(counted), False, counted[-1])
-    return PassedSlots(_MOST_COUNTED, True, _newest(cron, zone, counted[-1], last))
+    if len(slots) <= _MOST_COUNTED:
+        return PassedSlots(len(slots), False, slots[-1])
+    return PassedSlots(_MOST_COUNTED, True, _newest(cron, zone, slots[-1], last))
 
 
-def _newest(cron: str, zone: str, known: datetime, last: datetime) -> datetime:
-    """The last slot up to a moment, looked for in a window that grows backwards."""
+def _newest(cron: str, zone: str, earliest: datetime, last: datetime) -> datetime:
+    """Return the last slot up to a moment, searched in a window that grows backwards."""
     window = timedelta(hours=2)
-    while last - window > known:
+    while last - window > earliest:
         *_, newest = [None, *slots_between(cron, zone, last - window, last)]
         if newest is not None:
             return newest
         window *= 8
-    *_, newest = [known, *slots_between(cron, zone, known, last)]
+    *_, newest = [earliest, *slots_between(cron, zone, earliest, last)]
     return newest
 
 
 def slots_between(cron: str, zone: str, moment: datetime, last: datetime) -> Iterator[datetime]:
-    """The slots after a moment, up to a last one."""
+    """Yield the slots after a moment, up to and including a last moment."""
     for slot in slots_after(cron, zone, moment):
         if slot > last:
             return
@@ -76,8 +76,8 @@ def slots_between(cron: str, zone: str, moment: datetime, last: datetime) -> Ite
 def _by_date(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
     latest = moment
     for wall in CronSim(cron, _wall(moment, zone)):
-        slot = _placed(wall, zone)
-        # Several times in one gap are one slot, and in an hour that is repeated some are over.
+        slot = _place_in_utc(wall, zone)
+        # Times in one gap fall on one slot, and in a repeated hour some slots have passed already.
         if slot > latest:
             latest = slot
             yield slot
@@ -96,22 +96,22 @@ def _by_clock(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]
             yield slot
         else:
             return
-        # Go on from the change itself, by the clock as it is from then on.
+        # Continue from the change itself, with the new clock.
         moment = change
         start = _wall(change, zone) - _SECOND
 
 
-def _placed(wall: datetime, zone: ZoneInfo) -> datetime:
+def _place_in_utc(wall: datetime, zone: ZoneInfo) -> datetime:
     slot = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if _wall(slot, zone) == wall:
         return slot
-    # In a gap the two readings of a time lie on either side of the change.
+    # In a gap, the two readings of a time lie on both sides of the change.
     other = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     return _first_change(zone, other, slot) or slot
 
 
 def _first_change(zone: ZoneInfo, moment: datetime, last: datetime) -> datetime | None:
-    """The first moment in (moment, last] at which the zone's clocks were changed."""
+    """Return the first moment in (moment, last] at which the clocks of the zone change."""
     while moment < last:
         step = min(moment + _DAY, last)
         if _offset(step, zone) != _offset(moment, zone):

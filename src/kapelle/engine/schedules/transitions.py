@@ -1,4 +1,4 @@
-"""Reads and changes of schedules and their firings around the rules, each in one transaction."""
+"""Reads and changes of schedules and their firings, each in one transaction."""
 
 from datetime import datetime
 
@@ -13,20 +13,23 @@ from kapelle.store.database import Connection
 _UNSETTLED = {Outcome.HELD, Outcome.STARTING}
 
 
-def situation(
+def read_situation(
     connection: Connection, schedule_id: str, now: datetime, but: datetime | None = None
 ) -> rules.Situation:
-    """All that decides about a schedule; but is a slot of its own that is being decided about."""
+    """Read everything that decides about a schedule.
+
+    but is a slot of this schedule that is being decided about, and is left out.
+    """
     schedule = schedules.row(connection, schedule_id)
-    unsettled = schedules.unsettled_firings(connection, schedule_id)
-    unsettled = [row for row in unsettled if row["slot"] != but]
-    starting = sum(row["outcome"] == Outcome.STARTING for row in unsettled)
+    open_firings = schedules.unsettled_firings(connection, schedule_id)
+    open_firings = [row for row in open_firings if row["slot"] != but]
+    starting = sum(row["outcome"] == Outcome.STARTING for row in open_firings)
     leader = schedule["after"]
     return rules.Situation(
         schedule=schedule,
         now=now,
         in_flight=_in_flight(connection, schedule_id, bool(starting)),
-        holding=len(unsettled) > starting,
+        has_held_slot=len(open_firings) > starting,
         starting=starting,
         latest=schedules.latest_firing(connection, schedule_id),
         last_slot=schedules.last_slot(connection, schedule_id),
@@ -39,27 +42,27 @@ def _leader(connection: Connection, schedule: ScheduleRow, leader_id: str) -> ru
     if rules.trigger_of(schedule) == "after":
         since = schedule["created_at"]
         to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
-    unsettled = bool(schedules.unsettled_firings(connection, leader_id))
+    has_open_firings = bool(schedules.unsettled_firings(connection, leader_id))
     return rules.Leader(
         id=leader_id,
         is_open=schedules.row(connection, leader_id)["status"] in OPEN,
-        in_flight=_in_flight(connection, leader_id, unsettled),
-        failed=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
+        in_flight=_in_flight(connection, leader_id, has_open_firings),
+        failure=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
         to_follow=tuple(to_follow),
     )
 
 
-def _in_flight(connection: Connection, schedule_id: str, unsettled: bool) -> str | None:
+def _in_flight(connection: Connection, schedule_id: str, has_open_firings: bool) -> str | None:
     subjects = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
     if subjects:
         return subjects[-1]
-    if unsettled:
+    if has_open_firings:
         return "the start of an earlier slot"
     return None
 
 
 def _failure(leader_id: str, latest: ScheduleRow | None) -> str | None:
-    """Why the last work of a schedule is nothing to build on."""
+    """Return why the last work of a schedule did not succeed; None if it did."""
     if latest is None:
         return None
     if latest["outcome"] == Outcome.FAILED:
@@ -72,56 +75,60 @@ def _failure(leader_id: str, latest: ScheduleRow | None) -> str | None:
 
 
 def key_of(schedule_id: str, slot: datetime) -> str:
-    """What lets a task or run know that it was started for this slot before."""
+    """Return the idempotency key of the task or run that a slot starts."""
     return f"{schedule_id}/{slot.isoformat()}"
 
 
 def is_due(connection: Connection, schedule_id: str, now: datetime) -> bool:
-    """Whether anything is to be written down, which is asked far more often than it is so."""
-    found = situation(connection, schedule_id, now)
-    return rules.decide(found).changes(found.schedule)
+    """Return whether a schedule has to be written; a cheap check before advance()."""
+    situation = read_situation(connection, schedule_id, now)
+    return rules.decide(situation).changes(situation.schedule)
 
 
 def advance(connection: Connection, schedule_id: str, now: datetime) -> list[datetime]:
-    """Write down what is due; returns the slots that are to be started or held back."""
-    found = situation(connection, schedule_id, now)
-    schedule = found.schedule
-    decided = rules.decide(found)
-    opened: list[datetime] = []
-    for slot, outcome, reason in decided.firings:
+    """Store what is due; return the slots to start or to hold back."""
+    situation = read_situation(connection, schedule_id, now)
+    schedule = situation.schedule
+    decision = rules.decide(situation)
+    open_slots: list[datetime] = []
+    for slot, outcome, reason in decision.firings:
         if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
             _announce(connection, schedule, slot, outcome, reason=reason)
-            opened += [slot] if outcome in _UNSETTLED else []
-    if decided.next_at != schedule["next_at"]:
-        schedules.update(connection, schedule_id, next_at=decided.next_at)
-    if decided.status is not None:
-        change_status(connection, schedule, *decided.status, now)
-    return opened
+            if outcome in _UNSETTLED:
+                open_slots.append(slot)
+    if decision.next_at != schedule["next_at"]:
+        schedules.update(connection, schedule_id, next_at=decision.next_at)
+    if decision.status is not None:
+        change_status(connection, schedule, *decision.status, now)
+    return open_slots
 
 
 def may_release(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> bool:
-    """Whether what holds a slot back has ended."""
-    return rules.release(situation(connection, schedule_id, now, but=slot))[0] is not Outcome.HELD
+    """Return whether a held slot can be started or skipped now."""
+    return (
+        rules.decide_held_slot(read_situation(connection, schedule_id, now, but=slot))[0]
+        is not Outcome.HELD
+    )
 
 
 def release_slot(
     connection: Connection, schedule_id: str, slot: datetime, now: datetime
 ) -> Outcome:
-    """Have a slot that is held back started or skipped, if what holds it back has ended."""
-    found = situation(connection, schedule_id, now, but=slot)
-    outcome, reason = rules.release(found)
+    """Start or skip a held slot, if the reason for holding it has ended."""
+    situation = read_situation(connection, schedule_id, now, but=slot)
+    outcome, reason = rules.decide_held_slot(situation)
     if outcome is Outcome.HELD:
         return outcome
-    _settle(connection, found.schedule, slot, outcome, reason=reason)
-    if outcome is Outcome.SKIPPED and _is_only(found.schedule, slot):
-        change_status(connection, found.schedule, ScheduleStatus.FAILED, reason, now)
+    _settle(connection, situation.schedule, slot, outcome, reason=reason)
+    if outcome is Outcome.SKIPPED and _is_only(situation.schedule, slot):
+        change_status(connection, situation.schedule, ScheduleStatus.FAILED, reason, now)
     return outcome
 
 
-def started(
+def record_start(
     connection: Connection, schedule_id: str, slot: datetime, subject: str, now: datetime
 ) -> None:
-    """Write down what a slot started; that may have been the last one."""
+    """Store the work that a slot started; the schedule may be complete by that."""
     schedule = schedules.row(connection, schedule_id)
     count = schedule["started"] + 1
     schedules.update(connection, schedule_id, started=count)
@@ -131,19 +138,19 @@ def started(
         change_status(connection, schedule, ScheduleStatus.COMPLETED, None, now)
 
 
-def not_started(
+def record_failed_start(
     connection: Connection, schedule_id: str, slot: datetime, reason: str, now: datetime
 ) -> None:
-    """Write down why a slot could not start anything; a schedule that has further ones goes on."""
+    """Store why a slot could not start; the schedule goes on if it has further slots."""
     schedule = schedules.row(connection, schedule_id)
     _settle(connection, schedule, slot, Outcome.FAILED, reason=reason)
     if _is_only(schedule, slot) or rules.trigger_of(schedule) == "every":
-        told = f"it could not start: {reason}"
-        change_status(connection, schedule, ScheduleStatus.FAILED, told, now)
+        problem = f"it could not start: {reason}"
+        change_status(connection, schedule, ScheduleStatus.FAILED, problem, now)
 
 
 def _is_only(schedule: ScheduleRow, slot: datetime) -> bool:
-    """Whether no slot comes after this one, unless a person asks for it."""
+    """Return whether no slot follows this one, unless a person asks for one."""
     return bool(rules.trigger_of(schedule) == "at" and slot == schedule["at"])
 
 
@@ -154,15 +161,15 @@ def change_status(
     reason: str | None,
     now: datetime,
 ) -> None:
-    """Change an open schedule's status; one that has ended meanwhile stays as it ended."""
+    """Change the status of an open schedule; do nothing if it has ended meanwhile."""
     present = schedules.row(connection, schedule["id"])
     if present["status"] not in OPEN:
         return
     if status not in OPEN:
         for firing in schedules.unsettled_firings(connection, schedule["id"]):
             if firing["outcome"] == Outcome.HELD:
-                told = {"reason": "the schedule has ended"}
-                _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, **told)
+                facts = {"reason": "the schedule has ended"}
+                _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, **facts)
     schedules.change(connection, present, status, reason, now)
 
 
@@ -171,13 +178,13 @@ def _settle(
     schedule: ScheduleRow,
     slot: datetime,
     outcome: Outcome,
-    **told: str | None,
+    **facts: str | None,
 ) -> None:
-    """Write down what became of a slot that was open: told are its reason and its subject."""
-    # A reason for which it was to start stays the reason of what it started.
-    values = {name: value for name, value in told.items() if value is not None}
+    """Store the outcome of an open slot; facts are its reason and its subject."""
+    # None keeps the stored value: the reason of the start remains the reason of the work.
+    values = {name: value for name, value in facts.items() if value is not None}
     schedules.update_firing(connection, schedule["id"], slot, outcome=outcome, **values)
-    _announce(connection, schedule, slot, outcome, **told)
+    _announce(connection, schedule, slot, outcome, **facts)
 
 
 def _announce(
@@ -185,16 +192,17 @@ def _announce(
     schedule: ScheduleRow,
     slot: datetime,
     outcome: Outcome,
-    **told: str | None,
+    **details: str | None,
 ) -> None:
-    """Add the end of a slot to the history; what is not settled yet has none."""
+    """Record the end of a slot in the history; an open slot has none."""
     if outcome not in _UNSETTLED:
         about = {"schedule_id": schedule["id"], "title": schedule["title"]}
-        facts = {"slot": slot.isoformat(), "subject": None, "reason": None, **told}
+        facts = {"slot": slot.isoformat(), "subject": None, "reason": None, **details}
         events.append(connection, f"firing.{outcome}", **about, **facts)
 
 
 def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
+    """Pause an open schedule. Raises Conflict."""
     schedule = _require_open(connection, schedule_id, "paused")
     if schedule["status"] == ScheduleStatus.PAUSED:
         raise Conflict(f"{schedule_id} is paused already.")
@@ -203,7 +211,7 @@ def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
 
 
 def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
-    """Go on from now; what came while it was paused is not made up for."""
+    """Resume a paused schedule from now on; slots during the pause are not made up for."""
     schedule = _require_open(connection, schedule_id, "resumed")
     if schedule["status"] != ScheduleStatus.PAUSED:
         raise Conflict(f"{schedule_id} is not paused.")
@@ -219,19 +227,19 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
                 reason = "its time passed while it was paused"
         case "every":
             latest = schedules.latest_firing(connection, schedule_id)
-            cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
-            next_at = now if cancelled else next_at
+            is_cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
+            next_at = now if is_cancelled else next_at
         case "after":
             since = schedule["created_at"]
-            skipped = "the schedule was paused"
+            reason_to_skip = "the schedule was paused"
             for slot in schedules.to_follow(connection, schedule_id, schedule["after"], since):
-                what = (schedule_id, slot, Outcome.SKIPPED, now, skipped)
+                what = (schedule_id, slot, Outcome.SKIPPED, now, reason_to_skip)
                 schedules.record_firing(connection, *what)
     schedules.change(connection, schedule, status, reason, now, next_at=next_at)
 
 
 def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datetime) -> list[str]:
-    """End a schedule; returns what is to be cancelled with it, also if it has ended already."""
+    """End a schedule, and return the work to cancel with it, also if it has ended already."""
     schedule = schedules.row(connection, schedule_id)
     in_flight = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
     if schedule["status"] not in OPEN and not (with_work and in_flight):
@@ -244,22 +252,20 @@ def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datet
 
 
 def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime:
-    """Have something started outside the order of slots; returns the slot that stands for it."""
+    """Record a start outside of the timetable, and return the slot that stands for it."""
     schedule = _require_open(connection, schedule_id, "run")
-    found = situation(connection, schedule_id, now)
-    if found.in_flight and not schedule["overlap"]:
+    situation = read_situation(connection, schedule_id, now)
+    if situation.in_flight and not schedule["overlap"]:
         raise Conflict(
-            f"{found.in_flight} of {schedule_id} is still going.",
+            f"{situation.in_flight} of {schedule_id} is still running.",
             hint="Wait until it has ended, or cancel it first.",
         )
-    if found.last_slot is None:
+    if situation.last_slot is None:
         slot = now
     else:
-        slot = max(now, found.last_slot + rules.INSTANT)
-    # Whole minutes belong to cron.
-    if slot.microsecond:
-        slot = slot
-    else:
+        slot = max(now, situation.last_slot + rules.INSTANT)
+    # Slots at whole minutes belong to cron.
+    if not slot.microsecond:
         slot = slot + rules.INSTANT
     reason = "run by a person"
     schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
@@ -279,11 +285,11 @@ def _require_open(connection: Connection, schedule_id: str, verb: str) -> schedu
 
 
 def _settle_all(connection: Connection, schedule: ScheduleRow, reason: str, now: datetime) -> None:
-    """Leave no slot open: each was started, even if that was not written down, or never is."""
+    """Close every open slot: record its start if there is one, else skip the slot."""
     for firing in schedules.unsettled_firings(connection, schedule["id"]):
         key = key_of(schedule["id"], firing["slot"])
         subject = schedules.subject_of_key(connection, key)
         if firing["outcome"] == Outcome.STARTING and subject is not None:
-            started(connection, schedule["id"], firing["slot"], subject, now)
+            record_start(connection, schedule["id"], firing["slot"], subject, now)
         else:
             _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason=reason)

@@ -1,4 +1,4 @@
-"""Which agents may take a task, which of them takes it next, and under whose limits it works."""
+"""The agents that may take a task, the choice between them, and the limits they work under."""
 
 import hashlib
 import os
@@ -22,52 +22,53 @@ Source = Literal["task", "settings", "environment", "stored", "login"]
 
 @dataclass(frozen=True)
 class AgentCandidate:
-    """An agent that may take a task; account names who is limited when it is limited."""
+    """An agent that may take a task. The account stands for its limits."""
 
     agent: str
     account: str
-    model: str | None = None  # as it is asked for; None is the agent's own choice
+    model: str | None = None  # None is the agent's own choice
 
     @property
     def limits(self) -> tuple[str, str]:
-        return self.account, of_model(self.account, self.model)
+        return self.account, model_account_of(self.account, self.model)
 
-    def pause(self, paused: PausedAccounts) -> tuple[datetime, str] | None:
-        """Until when and why it may not work: the last of the limits of account and model."""
-        return max((paused[limit] for limit in self.limits if limit in paused), default=None)
+    def find_pause(self, pauses: PausedAccounts) -> tuple[datetime, str] | None:
+        """Return until when and why it may not work: the last pause of account and model."""
+        return max((pauses[limit] for limit in self.limits if limit in pauses), default=None)
 
 
-def of_model(account: str, model: str | None) -> str:
-    """The account that stands for the limits of one model under another one."""
+def model_account_of(account: str, model: str | None) -> str:
+    """Return the account for the limits of one model under another account."""
     return f"{account}#{model or 'default'}"[:120]
 
 
 @dataclass(frozen=True)
 class Credential:
-    """Where an agent's credential comes from; the value of a login is its program's affair."""
+    """The source of an agent's credential. The value of a login is known to its program only."""
 
     source: Source | None
     variable: str | None = None  # or the file of a login
     value: str | None = None
 
     @property
-    def stored(self) -> str | None:
-        """The key that a person stored, where an agent would find no other."""
+    def stored_key(self) -> str | None:
+        """The key that a person stored, if the agent would find no other credential."""
         if self.source == "stored":
             return self.value
         return None
 
 
-def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[AgentCandidate]:
-    """The own agent of a task, given as its row, then its fallback agents in order; by settings
-    that cannot be read, its own alone."""
+def list_candidates(parts: Parts, task: Any, settings: Settings | None) -> list[AgentCandidate]:
+    """Return the task's own agent, then its fallback agents in order.
+
+    If the settings cannot be read (None), only the own agent is returned.
+    """
     if settings is None:
         return [AgentCandidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
+    own: dict[str, str] = {}
     if task["env"]:
         own = parts.secrets.env(task["id"])
-    else:
-        own = {}
     return [
         AgentCandidate(name, _account(parts, name, settings, own), _model(task, name, settings))
         for name in names
@@ -75,41 +76,42 @@ def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Agent
 
 
 def _model(task: Any, name: str, settings: Settings) -> str | None:
-    if name == task["agent"]:
-        named = task["model"]
-    else:
-        named = None
+    # The task names a model for its own agent only.
+    if name == task["agent"] and task["model"]:
+        return str(task["model"])
     if name in settings.agents:
-        configured = settings.agents[name].model
-    else:
-        configured = None
-    return named or configured
+        return settings.agents[name].model
+    return None
 
 
-def choose(
-    connection: Connection, task_id: str, among: Sequence[AgentCandidate], paused: PausedAccounts
+def choose_agent(
+    connection: Connection, task_id: str, among: Sequence[AgentCandidate], pauses: PausedAccounts
 ) -> AgentCandidate | None:
-    """The first that is not paused and has not just shown that it cannot; None if all pause."""
-    able = [candidate for candidate in among if candidate.pause(paused) is None]
+    """Return the first candidate that is neither paused nor has just failed; None if all pause.
+
+    If all available candidates have failed, the first of them is returned.
+    """
+    able = [candidate for candidate in among if candidate.find_pause(pauses) is None]
+    # With one candidate there is no choice, so the history is not read.
     if len(able) < 2:
-        return able[0] if able else None
-    failed = given_up(connection, task_id)
-    return next((candidate for candidate in able if candidate.agent not in failed), able[0])
+        return next(iter(able), None)
+    failed_agents = list_failed_agents(connection, task_id)
+    return next((candidate for candidate in able if candidate.agent not in failed_agents), able[0])
 
 
-def given_up(connection: Connection, task_id: str) -> set[str]:
-    """The agents whose last attempt at this task ended so that another one should take over."""
+def list_failed_agents(connection: Connection, task_id: str) -> set[str]:
+    """Return the agents whose last attempt at this task failed so that another should take over."""
     last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
     ends = {agent: POLICIES[FailureClass(failure)] for agent, failure in last.items() if failure}
-    # Whoever was limited may work again as soon as the pause of the account is over.
+    # A rate-limited agent may work again as soon as the pause of its account has ended.
     waits = FailureResponse.WAIT_FOR_RESET
     return {agent for agent, end in ends.items() if end.switches and end.response is not waits}
 
 
-def credential(
+def find_credential(
     parts: Parts, agent: AgentAdapter, settings: Settings, task_env: Mapping[str, str]
 ) -> Credential:
-    """The first that is found: variables of task, settings and daemon, a stored key, a login."""
+    """Return the first credential of: variables of task, settings and daemon, stored key, login."""
     places: list[tuple[Source, Mapping[str, str]]] = [
         ("task", task_env),
         ("settings", agent.settings.env),
@@ -120,9 +122,9 @@ def credential(
         for name in agent.access.variables:
             if variables.get(name):
                 return Credential(source, name, variables[name])
-    stored = parts.vault.get(agent.name)
-    if stored:
-        return Credential("stored", None, stored)
+    key = parts.vault.get(agent.name)
+    if key:
+        return Credential("stored", None, key)
     for path in agent.access.login_files:
         if os.path.exists(os.path.expanduser(path)):
             return Credential("login", path)
@@ -132,16 +134,17 @@ def credential(
 def account_of(
     parts: Parts, agent: AgentAdapter, settings: Settings, env: Mapping[str, str]
 ) -> str:
-    """The same for all agents that share a provider's limits, and nothing secret in it."""
+    """Return a name that agents with a common provider limit share; it holds nothing secret."""
     if not agent.access.variables:
         return agent.name
     if agent.name in settings.agents:
         kind = settings.agents[agent.name].type
     else:
         kind = None
-    found = credential(parts, agent, settings, env)
-    # Of two logins the files differ.
-    proof = f"{found.value or found.source} {found.variable}\n{agent.settings.base_url or ''}"
+    credential = find_credential(parts, agent, settings, env)
+    # Two logins differ by their files.
+    source = credential.value or credential.source
+    proof = f"{source} {credential.variable}\n{agent.settings.base_url or ''}"
     digest = hashlib.blake2b(proof.encode("utf-8", "replace"), key=parts.secret.encode()[:64])
     return f"{kind or agent.name}:{digest.hexdigest()[:12]}"
 
@@ -150,4 +153,4 @@ def _account(parts: Parts, name: str, settings: Settings, env: Mapping[str, str]
     try:
         return account_of(parts, registry.get(name, settings), settings, env)
     except KapelleError:
-        return name  # that it cannot be run is found out when it is
+        return name  # the attempt will report why it cannot run

@@ -1,6 +1,6 @@
-"""What each action does to a task, inside one transaction.
+"""The effect of each action on a task, inside one transaction.
 
-Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
+An action returns None, or the (attempt id, stop request) of a running attempt to stop.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,23 +23,27 @@ W = TypeVar("W", Task, Run)
 
 
 class NewLimits(Spec):
-    """Limits of a task that are to hold from its next attempt on; None leaves one as it is."""
+    """Limits of a task from its next attempt on; None leaves a limit unchanged."""
 
     budget_usd: Money | None = None
     max_turns: Turns | None = None
 
     @property
-    def given(self) -> dict[str, float]:
+    def changes(self) -> dict[str, float]:
         return self.model_dump(include=set(NewLimits.model_fields), exclude_none=True)
 
 
 _UNCHANGED = NewLimits()
 _AFRESH: dict[str, Any] = {
-    "next_mode": "fresh", "next_message": None, "tries": 0, "uncounted": 0,
-}  # fmt: skip
+    "next_mode": "fresh",
+    "next_message": None,
+    "tries": 0,
+    "uncounted": 0,
+}
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
+    """Store a task: blocked if it has dependencies, else queued."""
     task_id = values["id"]
     title = values["title"]
     if depends_on:
@@ -57,7 +61,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
 
 
 def cancel(connection: Connection, task_id: str, cause: StopCause) -> StopReason:
-    """End a task."""
+    """Cancel a task. Raises Conflict if it has ended."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status in FINAL:
@@ -69,9 +73,10 @@ def cancel(connection: Connection, task_id: str, cause: StopCause) -> StopReason
 
 
 def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> StopReason:
+    """Queue an ended task again, with a fresh workspace and the full number of tries."""
     require_ended(connection, task_id, "retried")
     messages.end_waiting(connection, task_id)
-    tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.given)
+    tasks.enqueue_again(connection, task_id, **_AFRESH, **limits.changes)
     return None
 
 
@@ -85,19 +90,23 @@ def resume(
     author: str = "person",
     said: str | None = None,
 ) -> StopReason:
-    """Have it go on with a message, in which it is told the comments of others with these ids; with
-    merge its base is merged into its branch first, when the attempt is claimed. Said is what the
-    author wrote of the message."""
+    """Queue an ended task again, to continue with a message.
+
+    heard are the ids of the comments of others that the message contains. said is the part of the
+    message that the author wrote. With merge, the base is merged into the branch first, when the
+    attempt is claimed.
+    """
     require_ended(connection, task_id, "resumed")
     if heard is not None:
         deliveries.update(connection, task_id, heard=heard)
-    if attempts.latest(connection, task_id):
+    if merge:
+        mode = "merge"
+    elif attempts.latest(connection, task_id):
         mode = "resume"
     else:
         mode = "fresh"
-    mode = "merge" if merge else mode
-    # A message that a limit kept from being read is still to be read.
-    message = _joined(tasks.row(connection, task_id)["next_message"], message)
+    # A limit may have kept the agent from reading an earlier message.
+    message = _join(tasks.row(connection, task_id)["next_message"], message)
     tasks.enqueue_again(
         connection,
         task_id,
@@ -105,7 +114,7 @@ def resume(
         next_message=message,
         tries=0,
         uncounted=0,
-        **limits.given,
+        **limits.changes,
     )
     if said:
         message_id = messages.add(connection, task_id, "resume", said, author=author)
@@ -114,24 +123,23 @@ def resume(
     return None
 
 
-def _joined(*texts: str | None) -> str | None:
+def _join(*texts: str | None) -> str | None:
     return "\n\n".join(filter(None, texts)) or None
 
 
 def say(connection: Connection, task_id: str, text: str, author: str) -> tuple[str, Row | None]:
     """Store a message for the agent of a task.
 
-    Returns its id and the running attempt that may read it, None where the next attempt will.
+    Returns its id and the running attempt that may read it; None if the next attempt will.
     """
     task = tasks.row(connection, task_id)
     attempt = attempts.live(connection, task_id)
-    if attempt is None:
-        _require_listener(task)
-        tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
+    attempt_id = None
     if attempt:
         attempt_id = attempt["id"]
     else:
-        attempt_id = None
+        _require_listener(task)
+        tasks.update(connection, task_id, next_message=_join(task["next_message"], text))
     message_id = messages.add(
         connection, task_id, "say", text, attempt_id=attempt_id, author=author
     )
@@ -141,17 +149,17 @@ def say(connection: Connection, task_id: str, text: str, author: str) -> tuple[s
 
 
 def _require_listener(task: Row) -> None:
-    """Raise Conflict unless a later attempt will read what is said now."""
+    """Raise Conflict unless a later attempt will read a message."""
     task_id = task["id"]
     if task["status"] in FINAL:
-        hint = f'kapelle resume {task_id} "…" goes on with it.'
+        hint = f'kapelle resume {task_id} "…" continues it.'
         raise Conflict(f"{task_id} has ended.", hint=hint)
     if task["waiting_for"] == "input":
-        raise Conflict(f"{task_id} asks something.", hint=f'kapelle answer {task_id} "…"')
+        raise Conflict(f"{task_id} is waiting for an answer.", hint=f'kapelle answer {task_id} "…"')
 
 
 def report(connection: Connection, task_id: str, attempt_id: str, text: str) -> None:
-    """Note how far an agent is, in its own words."""
+    """Store an agent's own report of its progress."""
     tasks.update(connection, task_id, report=text)
     events.append(connection, "task.reported", task_id, attempt_id, text=text)
 
@@ -159,21 +167,25 @@ def report(connection: Connection, task_id: str, attempt_id: str, text: str) -> 
 def hand_in(
     connection: Connection, task_id: str, attempt_id: str, result: Any, success: bool
 ) -> None:
-    """Keep what an agent hands in as its result, which counts when its attempt has ended."""
+    """Store the result that an agent hands in; it counts once the attempt has ended."""
     attempts.update(connection, attempt_id, handed_in={"result": result, "success": success})
     events.append(connection, "task.handed_in", task_id, attempt_id, success=success)
 
 
 def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) -> None:
-    """A person who says go on knows more than a limit did that named no end, or a far one."""
+    """Lift the pauses of the agents of a task that waits for a rate limit.
+
+    The request of a person outweighs a limit without a known end, or with a distant one.
+    """
     if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
         for account in of_agents:
             accounts.release(connection, account)
-        # The person's own request moves this one next; queued before that, it would refuse it.
+        # The request itself moves this task next, and would refuse a task that is queued already.
         tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
 def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) -> StopReason:
+    """Queue a task again from the present state of its base; a running attempt is stopped first."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
@@ -188,10 +200,11 @@ def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) 
 
 
 def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> StopReason:
+    """Replace the dependencies of a task that has not started."""
     task = tasks.row(connection, task_id)
     status = TaskStatus(task["status"])
     if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
-        raise Conflict(f"{task_id} is {status}; what it waits for cannot be changed any more.")
+        raise Conflict(f"{task_id} is {status}; its dependencies can no longer be changed.")
     others = [tasks.resolve(connection, text) for text in depends_on]
     for other in others:
         tasks.row(connection, other)
@@ -203,32 +216,34 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
 
 
 def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
-    """Store that a task or run was merged or archived, and tell the history."""
+    """Store that a task or run was merged or archived, in the row and in the history."""
     update_work(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
     events.append(connection, f"{kind_of(work.id)}.{change}", work.id, **data)
 
 
 def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
-    """Store what a person marks a task or run with; that it was seen is not worth an event."""
+    """Store the marks of a person on a task or run. A look at it is not worth an event."""
     update_work(connection, work_id, **values)
-    if told := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
-        events.append(connection, f"{kind_of(work_id)}.marked", work_id, **told)
+    if changes := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
+        events.append(connection, f"{kind_of(work_id)}.marked", work_id, **changes)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
-    """Put an ended task or run away; returns it as it was before."""
+    """Archive an ended task or run, and return it as it was before.
+
+    Raises Conflict if it, or a task of the run, has not ended.
+    """
     work = get(connection, text)
     if work.status not in FINAL | RUN_FINAL:
         raise Conflict(
             f"{work.id} is {work.status}; only an ended {kind_of(work.id)} can be archived.",
             hint=f"kapelle cancel {work.id} ends it.",
         )
+    family: list[str] = []
     if isinstance(work, Run):
         family = runs.family(connection, work.id)
-    else:
-        family = list[str]()
-    if going := runs.open_tasks(connection, family):
-        task_id = going[0]["id"]
+    if open_rows := runs.open_tasks(connection, family):
+        task_id = open_rows[0]["id"]
         raise Conflict(
             f"{task_id} of {work.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
         )
@@ -238,6 +253,7 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
 
 
 def require_ended(connection: Connection, task_id: str, verb: str) -> None:
+    """Raise Conflict unless a task has ended, or waits, and may run again in its workspace."""
     task = tasks.row(connection, task_id)
     if task["archived_at"] is not None:
         raise Conflict(
@@ -246,16 +262,16 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
         )
     run_id = task["run_id"]
     status = TaskStatus(task["status"])
-    shared = task["workspace_owner"] is not None
-    if run_id and shared and not steps.is_open(connection, run_id, task_id):
+    is_shared = task["workspace_owner"] is not None
+    if run_id and is_shared and not steps.is_open(connection, run_id, task_id):
         raise Conflict(
-            f"{run_id} has gone on in the worktree that {task_id} shared with it; "
+            f"{run_id} has continued in the worktree that it shared with {task_id}; "
             f"it cannot be {verb}.",
             hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
         )
     if attempts.live(connection, task_id) and status is TaskStatus.WAITING:
         raise Conflict(
-            f"{task_id} waits for an answer, and its agent with it; it cannot be {verb}.",
+            f"{task_id} and its agent wait for an answer; it cannot be {verb}.",
             hint=f'kapelle answer {task_id} "…"',
         )
     if status not in FINAL | {TaskStatus.WAITING}:
@@ -266,6 +282,7 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
 
 
 def _stop(connection: Connection, task: Row, stop: str, cause: StopCause) -> StopReason:
+    """Store a request to stop, and return the attempt that it is for."""
     task_id: str = task["id"]
     cause = cause.behind(task)
     tasks.update(connection, task_id, stop=stop, reason=cause.reason, **cause.marks)

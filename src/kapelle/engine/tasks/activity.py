@@ -1,4 +1,4 @@
-"""What agents at work do right now: told to whoever listens, and kept nowhere."""
+"""The current activity of running agents, published to listeners and stored nowhere."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,47 +10,48 @@ from kapelle.domain.task import Activity
 if TYPE_CHECKING:
     from kapelle.engine.tasks.watch import AttemptWatch
 
-# So often it is looked whether there is something to tell.
-_TOLD_S = 0.1
+# Interval of the look for new output while somebody listens.
+_LOOK_S = 0.1
 
 Listener = Callable[[Activity], None]
 
 
 class Activities:
-    """The attempts that this daemon watches, closely only while somebody listens."""
+    """The attempts that this daemon watches; closely only while somebody listens."""
 
     def __init__(self) -> None:
-        self._watched: set[AttemptWatch] = set()
+        self._watches: set[AttemptWatch] = set()
         self._listeners: set[Listener] = set()
 
     @property
     def pause_s(self) -> float:
-        """How long an attempt may go on without being looked at."""
+        """Return how long an attempt may go on without a look at it."""
         if self._listeners:
-            return _TOLD_S
+            return _LOOK_S
         return math.inf
 
     @contextmanager
-    def showing(self, watched: "AttemptWatch") -> Iterator[None]:
-        """While an attempt can be looked at."""
-        self._watched.add(watched)
+    def register(self, watch: "AttemptWatch") -> Iterator[None]:
+        """Register an attempt for live activity."""
+        self._watches.add(watch)
         try:
             yield
         finally:
-            self._watched.discard(watched)
+            self._watches.discard(watch)
 
     @contextmanager
-    def telling(self, listener: Listener) -> Iterator[None]:
-        """While somebody listens, who is told first how things stand."""
+    def listen(self, listener: Listener) -> Iterator[None]:
+        """Send the present activities to a listener, then every new one."""
         self._listeners.add(listener)
-        for watched in self._watched:
-            listener(watched.activity())
+        for watch in self._watches:
+            listener(watch.activity())
         try:
             yield
         finally:
             self._listeners.discard(listener)
 
-    def tell(self, watched: "AttemptWatch") -> None:
-        activity = watched.activity()
+    def publish(self, watch: "AttemptWatch") -> None:
+        """Send the activity of an attempt to all listeners."""
+        activity = watch.activity()
         for listener in self._listeners:
             listener(activity)

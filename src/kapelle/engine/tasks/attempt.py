@@ -1,7 +1,7 @@
-"""An attempt that this daemon performs: its rows, its place on the disk, and how it ended.
+"""An attempt that this daemon performs: its rows, its files and its processes.
 
-It is loaded once and handed through the phases of its executor, which write by it alone: a
-performer that has lost the attempt to another one writes nothing any more.
+It is loaded once and handed through the phases of the executor. All writes go through it: a
+performer that has lost the attempt to another performer can write nothing any more.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Task, Workspace, WorkspaceView
-from kapelle.engine.container import end_left
-from kapelle.engine.environment import Origin, search_path_of
-from kapelle.engine.launch import ProcessLocation
 from kapelle.engine.parts import TAMPERED, Parts
+from kapelle.engine.processes.container import end_left_commands
+from kapelle.engine.processes.environment import Origin, search_path_of
+from kapelle.engine.processes.launch import ProcessLocation
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ClaimLost(Exception):
-    """The attempt has ended, or another performer has it: this one has nothing to do with it."""
+    """The attempt has ended, or belongs to another performer."""
 
 
 AGENT = "agent"
@@ -44,68 +44,73 @@ CHECKS = "checks/"
 
 
 class ActiveAttempt:
-    """One attempt; row and task are what is stored, with what this performer has written since."""
+    """One attempt in progress; row and task are the stored rows, with all writes since then."""
 
     def __init__(
-        self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings,
-        begun: Mapping[str, Row],
-    ) -> None:  # fmt: skip
+        self,
+        parts: Parts,
+        row: dict[str, Any],
+        task: dict[str, Any],
+        settings: Settings,
+        process_rows: Mapping[str, Row],
+    ) -> None:
         self.parts = parts
         self.row = row
         self.task = task
         self.id: str = row["id"]
-        self.token = attempt_token(parts.secret, self.id)  # by which its agent calls the daemon
+        self.token = attempt_token(parts.secret, self.id)  # authenticates its agent to the daemon
         self.task_id: str = task["id"]
         self.number: int = row["number"]
         self.mode: str = row["mode"]
         self.message: str | None = row["message"]
         self.agent_name: str = row["agent"]
         self.process_dir = parts.process_directory(self.id)
-        self.processes = {name: parts.process(found) for name, found in begun.items()}
+        self.processes = {
+            name: parts.process(process_row) for name, process_row in process_rows.items()
+        }
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
+        self.task_env: dict[str, str] = {}
         if task["env"]:
             self.task_env = parts.secrets.env(self.task_id)
-        else:
-            self.task_env = {}
         self.shell = parts.secrets.shell(task["shell"])
         self.settings = settings.on_path(search_path_of(self.shell))
         self.files = parts.home.files / self.id
         self.serving: asyncio.Future[ProcessEnd] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
-        self.counted = attempts.usage_of(row)  # while its agent ran, by whoever watched it
+        self.counted_usage = attempts.usage_of(row)  # usage that was counted while the agent ran
 
     @classmethod
     async def load(cls, parts: Parts, attempt_id: str) -> "ActiveAttempt":
-        """Read it with its task; ClaimLost if it is not this performer's any more."""
-        (row, task), begun = await parts.db.glance(
+        """Read an attempt with its task. Raises ClaimLost if another performer has it."""
+        (row, task), process_rows = await parts.db.glance(
             lambda connection: (
-                claimed(connection, attempt_id, parts.performer),
+                load_claim(connection, attempt_id, parts.performer),
                 processes.of_owner(connection, attempt_id),
             )
         )
         try:
             settings = parts.work_settings(task["directory"])
         except (InvalidInput, NotTrusted):
-            # A configuration that was broken meanwhile, or has changed, must not cost a running
-            # agent its watch.
+            # A configuration that was broken or changed meanwhile must not end the watch over a
+            # running agent.
             if not is_started(parts.process_directory(attempt_id)):
                 raise
             settings = Settings()
-        return cls(parts, dict(row), dict(task), settings, begun)
+        return cls(parts, dict(row), dict(task), settings, process_rows)
 
     def agent(self) -> AgentAdapter:
-        """Its adapter, a new one each time, for some count what they read; raises if unknown."""
+        """Return a fresh adapter; adapters keep counters. Raises if the agent is not configured."""
         interactive = self.task["interactive"]
         return get_agent(self.agent_name, self.settings, interactive=interactive)
 
     @property
     def shares_files(self) -> bool:
-        """Whether others may work on the same files: it has no worktree of its own."""
+        """Return whether others may work on the same files."""
         return not self.is_worktree or self.task["workspace_owner"] is not None
 
     @property
     def directory(self) -> Path:
-        """Where its processes work."""
+        """The working directory of its processes."""
         directory = Path(self.task["directory"])
         if self.is_worktree and self.task["workspace_branch"]:
             return working_directory(self.workspace, directory)
@@ -121,19 +126,17 @@ class ActiveAttempt:
 
     @property
     def place(self) -> ProcessLocation:
-        """Where its checks and other commands are executed."""
-        in_worktree = self.is_worktree and self.task["workspace_branch"]
-        if in_worktree:
+        """Where checks and other commands run."""
+        worktree = None
+        if self.is_worktree and self.task["workspace_branch"]:
             worktree = Path(self.workspace.path)
-        else:
-            worktree = None
         around = (Path(self.task["directory"]), worktree, self.settings.workspace)
         origin = Origin.of(self.shell, *around)
         return ProcessLocation(self.parts, self.settings, self.id, self.directory, self.env, origin)
 
     @property
     def agent_place(self) -> ProcessLocation:
-        """Where its agent works: there, or in a throwaway copy of it if it only reports."""
+        """Where the agent runs: at `place`, or for a read-only task in a copy of it."""
         place = self.place
         if not self.is_read_only or place.origin.worktree is None:
             return place
@@ -141,7 +144,7 @@ class ActiveAttempt:
 
     @property
     def owner(self) -> str:
-        """Whose worktree it works in: its own, or its run's."""
+        """The owner of its worktree: the task itself, or its run."""
         return self.task["workspace_owner"] or self.task_id
 
     @property
@@ -154,7 +157,7 @@ class ActiveAttempt:
 
     @property
     def is_started(self) -> bool:
-        """Whether the agent was started, in this daemon's life or before."""
+        """Return whether the agent was started, by this daemon or an earlier one."""
         return is_started(self.process_dir)
 
     @property
@@ -168,39 +171,39 @@ class ActiveAttempt:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables of the task, and those by which a process can tell what it works on."""
+        """The variables of the task, and those that identify the task to a process."""
         marks = {
             "KAPELLE_TASK_ID": self.task_id,
             "KAPELLE_ATTEMPT_ID": self.id,
             "KAPELLE_ATTEMPT_NUMBER": str(self.number),
         }
         if self.task["run_id"]:
-            run = {"KAPELLE_RUN_ID": self.task["run_id"]}
-        else:
-            run = {}
-        return self.task_env | marks | run
+            marks["KAPELLE_RUN_ID"] = self.task["run_id"]
+        return self.task_env | marks
 
     async def write(
         self, change: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Make a change in one transaction; ClaimLost if it is not this performer's any more."""
+        """Write in one transaction. Raises ClaimLost if another performer has the attempt."""
 
-        def guarded(connection: Connection) -> T:
+        def change_if_claimed(connection: Connection) -> T:
             require_claim(connection, self.id, self.parts.performer)
             return change(connection, *args, **kwargs)
 
-        return await self.parts.db.write(guarded)
+        return await self.parts.db.write(change_if_claimed)
 
     async def update(self, **values: Any) -> None:
+        """Update the row of the attempt. Raises ClaimLost."""
         await self.write(attempts.update, self.id, **values)
         self.row |= values
 
     async def update_task(self, **values: Any) -> None:
+        """Update the row of the task. Raises ClaimLost."""
         await self.write(tasks.update, self.task_id, **values)
         self.task |= values
 
     async def warn(self, what: str, text: str) -> None:
-        """Record a warning once, where it can be seen."""
+        """Record a warning once, in the row and in the history."""
 
         def warn(connection: Connection) -> None:
             if attempts.warn(connection, self.id, what, text):
@@ -210,41 +213,42 @@ class ActiveAttempt:
         await self.write(warn)
 
     async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
-        """One of its processes; that it is begun is stored before anything of it is there."""
+        """Return a process by name; it is stored before any of its files exist."""
         if name not in self.processes:
             row = await self.write(processes.begin, self.id, name, announce)
             self.processes[name] = self.parts.process(row)
         return self.processes[name]
 
     async def execute(self, name: str, launch: Launch) -> ProcessEnd:
-        """Run one of its processes; a request to stop, whenever it came, reaches it."""
+        """Run a process until its end; a request to stop always reaches it."""
         tell = partial(self.write, events.append, TAMPERED, self.task_id, self.id)
-        ended = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
+        end = await self.parts.execute(self.id, name, launch, self._stop_request, tell)
         if self.settings.workspace.docker.is_configured:
-            await end_left(self.parts)
-        return ended
+            await end_left_commands(self.parts)
+        return end
 
     async def execute_command(
         self, name: str, command: str, timeout_s: float, place: ProcessLocation | None = None
     ) -> tuple[Process, ProcessEnd]:
-        """Run a shell command beside the agent; its process, and how it ended."""
+        """Run a shell command beside the agent; return its process and its end."""
         process = await self.process(name)
         label = f"{name} of {self.task_id}"
         launch = await (place or self.place).command(process, command, timeout_s, label)
         return process, await self.execute(name, launch)
 
-    async def continued(self) -> Task | None:
-        """The task that this one goes on from, unless it was forgotten meanwhile."""
+    async def load_continued_task(self) -> Task | None:
+        """Return the task that this one continues, unless it was deleted meanwhile."""
         with suppress(NotFound):
             if earlier := self.task["continue_from"]:
                 return await self.parts.db.read(tasks.get, earlier)
         return None
 
     async def is_wanted(self) -> bool:
-        """Whether nobody has asked to stop it."""
+        """Return whether nobody has asked to stop the attempt."""
         return not await self.stop_requested()
 
     async def stop_requested(self) -> bool:
+        """Return whether somebody has asked to stop the attempt. Raises ClaimLost."""
         return await self.parts.db.glance(self._stop_request) is not None
 
     def _stop_request(self, connection: Connection) -> str | None:
@@ -253,15 +257,15 @@ class ActiveAttempt:
 
 
 def require_claim(connection: Connection, attempt_id: str, performer: str) -> Row:
-    """What is stored of it now; ClaimLost if it has ended or is another performer's."""
-    found = attempts.claim(connection, attempt_id)
-    if not found or (found["status"], found["performer"]) != (AttemptStatus.RUNNING, performer):
+    """Return the claim row. Raises ClaimLost if it has ended or another performer has it."""
+    claim = attempts.claim(connection, attempt_id)
+    if not claim or (claim["status"], claim["performer"]) != (AttemptStatus.RUNNING, performer):
         raise ClaimLost(attempt_id)
-    return found
+    return claim
 
 
-def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Row, Row]:
-    """The rows of an attempt and its task; ClaimLost if it is not this performer's any more."""
+def load_claim(connection: Connection, attempt_id: str, performer: str) -> tuple[Row, Row]:
+    """Return the rows of an attempt and its task. Raises ClaimLost."""
     row = attempts.row(connection, attempt_id)
     if row["status"] != AttemptStatus.RUNNING or row["performer"] != performer:
         raise ClaimLost(attempt_id)
@@ -269,19 +273,20 @@ def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Ro
 
 
 def is_started(process_dir: Path) -> bool:
+    """Return whether a process has claimed the process directory."""
     return (process_dir / "claim").exists()
 
 
 def agent_of(parts: Parts, task: Task, name: str) -> AgentAdapter | None:
-    """The adapter of an agent that worked on a task; None if it is not configured any more."""
+    """Return the adapter of an agent that worked on a task; None if it is not configured."""
     try:
         return get_agent(name, parts.settings(task.directory), interactive=task.interactive)
     except KapelleError:
         return None
 
 
-async def recall(parts: Parts, work: Task | Run) -> None:
-    """Know the worktree of a task or run again, or the one that it shared, if it was put away."""
+async def recall_worktree(parts: Parts, work: Task | Run) -> None:
+    """Register the worktree of a task or run, or the one that it shared, if it was removed."""
     if work.workspace.owner is not None:
         work = await parts.db.read(runs.get, work.workspace.owner)
     if work.workspace.branch is not None:
@@ -289,26 +294,26 @@ async def recall(parts: Parts, work: Task | Run) -> None:
 
 
 async def task_diff(parts: Parts, task_id: str, workspace: WorkspaceView) -> Diff:
-    """From where the task began to what it left."""
+    """Return the changes of a task since it began."""
     if workspace.owner is None:
         return await parts.workspaces.diff(task_id)
     if workspace.base_commit is None:
         return Diff(b"", "", [])
-    # Others work there after it, so what it left is what it committed.
-    left = workspace.commit or await parts.workspaces.tip(workspace.owner)
-    return await parts.workspaces.compare(workspace.owner, workspace.base_commit, left)
+    # Others may work there after this task, so compare with its own commit.
+    end = workspace.commit or await parts.workspaces.tip(workspace.owner)
+    return await parts.workspaces.compare(workspace.owner, workspace.base_commit, end)
 
 
 _PHASES = {
     AGENT: "the agent is working",
     "setup": "its workspace is being set up",
     "difficulty": "its difficulty is being judged",
-    "diagnosis": "the attempt before is being diagnosed",
+    "diagnosis": "the previous attempt is being diagnosed",
 }
 
 
-def phase(parts: Parts, attempt_id: str) -> str:
-    """What an attempt is at: by the processes that it has here, else by what is on the disk."""
+def describe_phase(parts: Parts, attempt_id: str) -> str:
+    """Return what an attempt is doing, by its processes here or else by its files."""
     process_dir = parts.process_directory(attempt_id)
     for check in parts.checking.get(attempt_id, ()):
         return check.words(datetime.now(UTC))

@@ -1,5 +1,4 @@
-"""An agent's browser: the application, served for its workspace alone, the tools to look at it
-with, and the pictures of what it saw."""
+"""An agent's browser: the served application, the tools to look at it, and the screenshots."""
 
 import asyncio
 import hashlib
@@ -24,43 +23,56 @@ _LONGEST_S = 86_400.0
 LARGEST = 10_000_000
 _MOST = 100
 _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
-_APPLICATION = "The application runs at {url}, from this workspace and for you alone. "
-_TOLD = """
+_APPLICATION = "1. Open the application at {url}. It runs from this workspace, for you alone.\n"
+_INSTRUCTIONS = """
 
 ## Browser
-{application}The tools of {server} drive a browser. Save a screenshot of all that you verify as a
-file with a telling name in {place}: these are kept as evidence."""
+{application}{number}. Use the tools of {server} to drive a browser.
+{next_number}. Save a screenshot of everything that you verify in {place}.
+   Use descriptive file names.
+   Kapelle keeps these files as evidence."""
 
 
 def tools(attempt: ActiveAttempt) -> dict[str, McpServer]:
-    """The MCP server that drives a browser; its temporary files are where pictures go."""
+    """Return the MCP server that drives a browser; its temporary directory receives screenshots."""
     if not attempt.task["browser"]:
         return {}
-    wanted = attempt.settings.browser
-    command = ["npx", "-y", wanted.package, *wanted.args]
-    return {wanted.server: McpServer(command=command, env={"TMPDIR": str(_place(attempt))})}
+    settings = attempt.settings.browser
+    command = ["npx", "-y", settings.package, *settings.args]
+    return {settings.server: McpServer(command=command, env={"TMPDIR": str(_place(attempt))})}
 
 
-def told(attempt: ActiveAttempt) -> str:
-    """What its agent is told of that."""
+def format_instructions(attempt: ActiveAttempt) -> str:
+    """Return the section about the browser for the prompt of the agent."""
     if not attempt.task["browser"]:
         return ""
     port = _port(attempt)
     server = attempt.settings.browser.server
+    application = ""
+    number = 1
     if port:
         application = _APPLICATION.format(url=f"http://127.0.0.1:{port}")
-    else:
-        application = ""
-    return _TOLD.format(application=application, server=server, place=_place(attempt))
+        number = 2
+    return _INSTRUCTIONS.format(
+        application=application,
+        number=number,
+        next_number=number + 1,
+        server=server,
+        place=_place(attempt),
+    )
 
 
-async def serve(attempt: ActiveAttempt) -> None:
-    """Start the application in the agent's workspace, on a port of its own, and wait for it."""
-    wanted = attempt.settings.browser
+async def start_application(attempt: ActiveAttempt) -> None:
+    """Start the application in the agent's workspace on a free port, and wait until it answers.
+
+    Raises WorkspaceError if it does not.
+    """
+    settings = attempt.settings.browser
     _place(attempt).mkdir(mode=0o700, exist_ok=True)
-    if not wanted.serve:
+    if not settings.serve:
         return
     port = _port(attempt)
+    # After a crash, the port is known from the name of the process.
     if port is None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -73,18 +85,18 @@ async def serve(attempt: ActiveAttempt) -> None:
     )
     place = replace(place, env=attempt.env | {"PORT": str(port)})
     label = f"the application of {attempt.task_id}"
-    launch = await place.command(process, wanted.serve, _LONGEST_S, label)
+    launch = await place.command(process, settings.serve, _LONGEST_S, label)
     attempt.serving = asyncio.ensure_future(attempt.execute(name, launch))
     try:
-        async with asyncio.timeout(wanted.ready_s):
+        async with asyncio.timeout(settings.ready_s):
             while not attempt.serving.done():
                 if await _answers(port):
                     return
                 await asyncio.sleep(_LOOK_S)
         problem = "ended before it answered"
     except TimeoutError:
-        problem = f"did not answer on port {port} within {wanted.ready_s:g} s"
-    await stop(attempt)
+        problem = f"did not answer on port {port} within {settings.ready_s:g} s"
+    await stop_application(attempt)
     raise WorkspaceError(
         f"The application {problem}: {last_words(process)}",
         hint="browser.serve starts it, on the port that the variable PORT names.",
@@ -92,37 +104,38 @@ async def serve(attempt: ActiveAttempt) -> None:
 
 
 def last_words(process: Process) -> str:
-    """The end of what a command said that failed."""
+    """Return the end of the output of a failed command."""
     names = ("err.log", "out.log")
     return next(
         filter(None, (read_tail(process.directory / name, 500) for name in names)), ""
     ).strip()
 
 
-async def stop(attempt: ActiveAttempt) -> None:
-    """End the application, whoever started it."""
+async def stop_application(attempt: ActiveAttempt) -> None:
+    """End the application, also one that an earlier daemon started."""
     for name, process in attempt.processes.items():
         if name.startswith(_SERVE):
             await attempt.parts.end_process(process, "its agent has ended")
 
 
 def keep_pictures(attempt: ActiveAttempt) -> None:
-    """Keep the pictures that its agent saved, under plain names, and nothing else."""
+    """Keep the screenshots of the agent under plain names, and delete everything else."""
     source = _place(attempt)
-    kept = 0
+    count = 0
     for entry in sorted(source.iterdir()) if source.is_dir() else []:
-        found = picture(entry, LARGEST)
-        if found is not None and kept < _MOST:
-            kept += 1
+        content = read_picture(entry, LARGEST)
+        if content is not None and count < _MOST:
+            count += 1
             attempt.files.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = re.sub(r"[^A-Za-z0-9.]+", "-", entry.name)[-100:]
-            (attempt.files / f"{kept}-{name}").write_bytes(found[1])
+            (attempt.files / f"{count}-{name}").write_bytes(content[1])
     shutil.rmtree(source, ignore_errors=True)
 
 
-def picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
-    """The media type and the beginning of a regular file that is a picture and not too large."""
+def read_picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
+    """Return the media type and the beginning of a picture; None for any other file."""
     try:
+        # The agent may have put a link or a pipe there, which must not be followed or waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
@@ -138,8 +151,10 @@ def picture(path: Path, most: int = 16) -> tuple[str, bytes] | None:
 
 
 def _place(attempt: ActiveAttempt) -> Path:
-    """Where its agent saves pictures: a private directory with a name that nobody can guess, short
-    enough for the sockets that Chrome makes there."""
+    """Return the private directory for screenshots.
+
+    Its name cannot be guessed, and is short enough for the sockets that Chrome creates there.
+    """
     name = f"kapelle-{hashlib.sha256(attempt.token.encode()).hexdigest()[:12]}"
     return Path(tempfile.gettempdir()) / name
 

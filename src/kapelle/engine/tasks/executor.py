@@ -1,6 +1,8 @@
-"""An attempt from beginning to end: prepare, launch, watch, verify, settle. After a crash it is
-performed again from the top, and every phase finds what was done: a claimed process directory,
-finished checks, a settled row."""
+"""Perform an attempt: prepare, launch, watch, verify, settle.
+
+After a crash the attempt is performed again from the top, and each phase detects what is already
+done: a claimed process directory, finished checks, a settled row.
+"""
 
 import asyncio
 import logging
@@ -16,60 +18,61 @@ from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.engine import messages
-from kapelle.engine.container import begin_container
+from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import retried
+from kapelle.engine.processes.container import begin_container
 from kapelle.engine.tasks import browser
-from kapelle.engine.tasks.accounts import credential
+from kapelle.engine.tasks.accounts import find_credential
 from kapelle.engine.tasks.attempt import AGENT, ActiveAttempt, ClaimLost
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.prepare import prepare
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.verify import verify
-from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watched
+from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watch_agent
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.workspaces import is_result_needed
 
 _log = logging.getLogger("kapelle.attempts")
-# The size that a terminal has until somebody attaches to it.
+# The size of a terminal until somebody attaches to it.
 _TERMINAL = (24, 80)
 
 
 async def perform(parts: Parts, attempt_id: str) -> None:
     """Perform an attempt from its beginning, or from where a crash left it, to its end."""
-    with parts.performing(attempt_id):
+    with parts.register_performer(attempt_id):
         failpoint("perform_begin")
         try:
             evidence = await _work(parts, attempt_id)
             failpoint("perform_after_verify")
-            await retried(conclude)(parts, attempt_id, evidence)
+            await with_retries(conclude)(parts, attempt_id, evidence)
             failpoint("perform_end")
         except ClaimLost:
-            # It was settled just before a crash, or another performer took it over.
-            _log.info("%s is left alone: it is not this daemon's any more", attempt_id)
+            # Settled just before a crash, or taken over by another performer.
+            _log.info("%s no longer belongs to this daemon", attempt_id)
 
 
 async def _work(parts: Parts, attempt_id: str) -> Evidence:
-    """Prepare the workspace, run the agent, verify its work."""
+    """Prepare the workspace, run the agent, and verify its work."""
     attempt = None
     try:
-        attempt = await retried(ActiveAttempt.load)(parts, attempt_id)
+        attempt = await with_retries(ActiveAttempt.load)(parts, attempt_id)
         is_result_needed.set(attempt.is_wanted)
         if not attempt.is_started:
-            # An agent that was started before a crash has its workspace to itself.
-            await retried(prepare)(attempt)
+            # An agent that was started before a crash already works in its workspace.
+            await with_retries(prepare)(attempt)
         failpoint("perform_after_prepare")
-        end = await retried(_run)(attempt)
+        end = await with_retries(_run)(attempt)
     except Unavailable:
+        # The disk or the database, not the attempt: the performer starts again later.
         raise
     except KapelleError as error:
         if attempt is not None:
-            await browser.stop(attempt)
+            await browser.stop_application(attempt)
         return _not_possible(error)
     failpoint("perform_after_run")
-    return await retried(verify)(attempt, end)
+    return await with_retries(verify)(attempt, end)
 
 
 async def _run(attempt: ActiveAttempt) -> Evidence:
@@ -81,28 +84,30 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
         launch = await _launch(attempt, agent, limits)
     else:
         launch = _relaunch(attempt)
-        with suppress(KapelleError):  # it is not configured any more, so nobody can watch it
+        with suppress(KapelleError):  # an agent that is no longer configured cannot be watched
             agent = attempt.agent()
     failpoint("run_before_execute")
     try:
-        async with watched(attempt, agent, limits):
-            ended = await attempt.execute(AGENT, launch)
+        async with watch_agent(attempt, agent, limits):
+            end = await attempt.execute(AGENT, launch)
     except Tampered as error:
         return Evidence(Exit(kind="tampered"), detail=error.message)
     except FileNotFoundError:
-        return Evidence(Exit(kind="lost"), detail="its process directory was deleted while it ran")
+        return Evidence(
+            Exit(kind="lost"), detail="its process directory was deleted while it was running"
+        )
     failpoint("run_after_execute")
-    timed_out = ended.ended_by == "timeout"
+    has_timed_out = end.ended_by == "timeout"
     return Evidence(
-        exit=ended.exit,
-        timed_out=timed_out,
-        detail=ended.describe_end(attempt.timeout_s) if timed_out else ended.detail,
-        output_bytes=ended.out_bytes + ended.err_bytes,
+        exit=end.exit,
+        timed_out=has_timed_out,
+        detail=end.describe_end(attempt.timeout_s) if has_timed_out else end.detail,
+        output_bytes=end.out_bytes + end.err_bytes,
     )
 
 
 async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLimits) -> Launch:
-    """What to run for an attempt; raises when the agent is not set up or nothing is left."""
+    """Return the launch of an agent. Raises if the agent is not set up or no budget remains."""
     parts = attempt.parts
     if limits.budget_left_usd == 0:
         raise LimitReached(money_spent(limits.budget_usd or 0))
@@ -113,13 +118,13 @@ async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLi
     )
     request = await _request(attempt, agent, limits)
     label = f"{attempt.agent_name} for {attempt.task_id}"
+    terminal = None
     if attempt.task["interactive"]:
         terminal = _TERMINAL
-    else:
-        terminal = None
     launch, side_log = place.agent(
         attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
     )
+    # Stored before the agent starts, since a new daemon has to find the log.
     if side_log is not None:
         side_log = await asyncio.to_thread(side_log.after_present)
         await attempt.update(side_log=side_log.model_dump())
@@ -129,22 +134,25 @@ async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLi
 async def _request(
     attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLimits
 ) -> AgentRequest:
+    """Return the request to an agent: prompt, session, limits, tools and credentials."""
     parts = attempt.parts
     task = attempt.task
     settings = attempt.settings
     own = agent.settings
     briefing = await brief(attempt, agent, await diagnose(attempt))
-    # A model was named for the task's own agent; another one that takes over has its own.
-    if attempt.agent_name == task["agent"]:
-        named = task["model"]
-    else:
-        named = None
-    chosen, reason = await choose_model(attempt, own)
-    model = named or chosen
+    model, reason = await choose_model(attempt, own)
+    is_own_agent = attempt.agent_name == task["agent"]
+    # The task names a model for its own agent; a fallback agent has a model of its own.
+    if is_own_agent and task["model"]:
+        model = task["model"]
+    is_interactive = task["interactive"]
+    servers = settings.mcp | own.mcp | parts.secrets.mcp(attempt.task_id) | _own_tools(attempt)
+    if agent.capabilities.mcp:
+        servers |= browser.tools(attempt)
     if model or briefing.session_id:
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
     return AgentRequest(
-        prompt=briefing.prompt + browser.told(attempt),
+        prompt=briefing.prompt + browser.format_instructions(attempt),
         workspace=attempt.agent_place.cwd,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
@@ -153,20 +161,14 @@ async def _request(
         session_id=briefing.session_id,
         fork=briefing.fork,
         attempt_number=attempt.number,
-        # A person in a terminal ends it; nobody can count there.
-        max_turns=None if task["interactive"] else limits.max_turns,
-        budget_usd=None if task["interactive"] else limits.budget_left_usd,
-        tools=task["tools"] if attempt.agent_name == task["agent"] else (),
+        # In a terminal, a person ends the agent, and nothing can be counted.
+        max_turns=None if is_interactive else limits.max_turns,
+        budget_usd=None if is_interactive else limits.budget_left_usd,
+        tools=task["tools"] if is_own_agent else (),
         read_only=attempt.is_read_only,
-        mcp_servers={
-            **settings.mcp,
-            **own.mcp,
-            **parts.secrets.mcp(attempt.task_id),
-            **_own_tools(attempt),
-            **(browser.tools(attempt) if agent.capabilities.mcp else {}),
-        },
-        credential=credential(parts, agent, settings, attempt.task_env).stored,
-        answer=attempt.message if briefing.asked else None,
+        mcp_servers=servers,
+        credential=find_credential(parts, agent, settings, attempt.task_env).stored_key,
+        answer=attempt.message if briefing.is_answer else None,
         messages=messages.folder_of(parts, attempt.id),
         message_key=messages.key_of(parts, attempt.id),
         checkout=Path(task["directory"]),
@@ -175,7 +177,7 @@ async def _request(
 
 
 def _own_tools(attempt: ActiveAttempt) -> dict[str, McpServer]:
-    """Kapelle's own tools, called with the token of the attempt; the port outlives the daemon."""
+    """Return Kapelle's MCP server, with the token of the attempt. Its port outlives the daemon."""
     if not attempt.task["coordinate"]:
         return {}
     headers = {
@@ -186,7 +188,7 @@ def _own_tools(attempt: ActiveAttempt) -> dict[str, McpServer]:
 
 
 def _relaunch(attempt: ActiveAttempt) -> Launch:
-    """Enough to find a process that was started before: what runs there was decided then."""
+    """Return a launch that finds a process started before; its command was decided then."""
     return Launch(
         process_dir=attempt.process_dir,
         secret=attempt.processes[AGENT].secret,
@@ -200,7 +202,7 @@ def _relaunch(attempt: ActiveAttempt) -> Launch:
 
 
 def _not_possible(error: KapelleError) -> Evidence:
-    """The end of an attempt whose agent could not even be started."""
+    """Return the end of an attempt whose agent could not be started."""
     problem = error.with_hint
     kinds = {LimitReached: FailureClass.LIMIT, Tampered: FailureClass.TAMPERED}
     kind = kinds.get(type(error), FailureClass.ENVIRONMENT)

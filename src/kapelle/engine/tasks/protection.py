@@ -1,6 +1,6 @@
-"""Where an agent may work outside of a git repository although nobody asked for work in place.
+"""Limits on work in place outside of a git repository that nobody asked for.
 
-Nothing can be taken back there: there is no branch, no diff and no commit to go back to.
+Such work cannot be taken back: there is no branch, no diff and no earlier commit.
 """
 
 import os
@@ -12,16 +12,16 @@ from kapelle.domain.specs import TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.settings import Settings
 
 NO_GIT = (
-    "{directory} is not in a git repository: the agent works right there, and its changes cannot "
-    "be taken back."
+    "{directory} is not in a git repository: the agent works in it directly, and its changes "
+    "cannot be taken back."
 )
-# Repositories are looked for in a directory and in those directly inside of it.
+# Repositories are searched in a directory and in its direct subdirectories.
 _DEPTH = 2
 _MOST_ENTRIES = 5_000
 
 
 def is_by_default(spec: WorkSpec, settings: Settings, kind: WorkspaceKind) -> bool:
-    """Return whether work is in place because there is no repository, and not by request."""
+    """Return whether work is in place only because there is no repository."""
     is_asked_for = spec.workspace is not None or settings.workspace.default != "auto"
     is_harmless = isinstance(spec, TaskSpec) and spec.read_only
     return kind is WorkspaceKind.IN_PLACE and not is_asked_for and not is_harmless
@@ -42,13 +42,13 @@ def require_harmless(directory: str, environ: Mapping[str, str]) -> None:
     raise InvalidInput(
         f"{directory} {problem} and is not in a git repository itself: an agent could change "
         "everything there, and its changes could not be taken back.",
-        hint="Go to a repository or to a directory of its own. To work right there all the same: "
+        hint="Use a repository or a directory of its own. To work there anyway: "
         '--in-place (in REST and MCP: "workspace": "in_place").',
     ).about("directory")
 
 
 def _repositories(place: Path) -> Iterator[Path]:
-    """Find repositories in a directory; a very large one is only searched in part."""
+    """Yield repositories in a directory; a very large directory is searched only in part."""
     level = [place]
     left = _MOST_ENTRIES
     for _ in range(_DEPTH):

@@ -1,5 +1,7 @@
-"""The queue of tasks: which of them starts when, whether this machine has room for another attempt,
-and the sweep that finds what should move and does not."""
+"""The queue of tasks: the order of starts, the room on this machine, and a sweep.
+
+The sweep finds whatever should move and does not.
+"""
 
 import asyncio
 import logging
@@ -20,13 +22,18 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.states import AttemptStatus, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Exit
+from kapelle.engine.background import repeat
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
-from kapelle.engine.retry import repeat
 from kapelle.engine.runs.executor import RunExecutor
-from kapelle.engine.tasks.accounts import AgentCandidate, PausedAccounts, candidates, choose
+from kapelle.engine.tasks.accounts import (
+    AgentCandidate,
+    PausedAccounts,
+    choose_agent,
+    list_candidates,
+)
 from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
@@ -36,16 +43,16 @@ from kapelle.store.database import Connection, about
 
 _log = logging.getLogger("kapelle.queue")
 _MB = 1_000_000
-# Whoever trusts the repository wakes what waits for that; this is for changes of its files.
+# Trusting a repository wakes its tasks; this interval notices changed files.
 _TRUST_AGAIN = timedelta(minutes=10)
-# The first attempt after a limit goes alone; a refusal would have ended it by then.
+# The first attempt after a limit runs alone for this time, in which a refusal would end it.
 _TRIAL = timedelta(seconds=30)
 _TRIED = "another task tries first whether the limit is over"
 _TRIED_AGAIN = timedelta(seconds=2)
 _SWEEP_S = 2.0
-# Tests set it: with a long one, whatever is not taken up at once was not told to the queue.
+# Tests set a long interval to prove that every change wakes the queue at once.
 SWEEP_VARIABLE = "KAPELLE_SWEEP_S"
-# What may let something start, or hold it back.
+# Events that may allow or prevent a start.
 _KINDS = [f"task.{status}" for status in (*TaskStatus, "answered") if status != "running"]
 _KINDS += [f"run.{status}" for status in (*RunStatus, "created", "resumed")]
 _KINDS += [tasks.WOKEN]
@@ -77,8 +84,8 @@ def max_attempts(limits: LimitsSettings, reading: MachineReading) -> int:
     return limits.max_attempts or default_max_attempts(reading.cores, reading.memory)
 
 
-def held(limits: LimitsSettings, reading: MachineReading, running: int) -> str | None:
-    """Why no attempt may start now, as a sentence a person can act on; None when one may."""
+def find_obstacle(limits: LimitsSettings, reading: MachineReading, running: int) -> str | None:
+    """Return why no attempt may start now, with the setting to change; None if one may."""
     slots = max_attempts(limits, reading)
     if running >= slots:
         return f"waits for a free slot: {running} of {slots} attempts are running"
@@ -87,7 +94,7 @@ def held(limits: LimitsSettings, reading: MachineReading, running: int) -> str |
             f"the disk is low: {reading.free_disk // _MB} MB free, "
             f"limits.min_free_disk_mb is {limits.min_free_disk_mb}"
         )
-    # With nothing running, waiting for memory or load of other programs could last for ever.
+    # If nothing runs here, other programs use the memory or the load: waiting might never end.
     if not running:
         return None
     if reading.free_memory < limits.min_free_memory_mb * _MB:
@@ -107,21 +114,24 @@ def held(limits: LimitsSettings, reading: MachineReading, running: int) -> str |
 AgentChoice = tuple[str, Sequence[AgentCandidate] | NotTrusted]
 
 
-def begin(connection: Connection, ready: Sequence[AgentChoice], performer: str) -> list[str]:
-    """Give each task that is still queued a new attempt; at most one, whoever asks.
+def begin_attempts(
+    connection: Connection, ready: Sequence[AgentChoice], performer: str
+) -> list[str]:
+    """Give each task that is still queued a new attempt; return the ids of the attempts.
 
-    One whose agents are all limited waits for the first of them.
+    A task gets at most one attempt, whoever asks. A task whose agents are all limited waits for the
+    first of them.
     """
     now = datetime.now(UTC)
-    paused = accounts.paused(connection, now)
-    ended = accounts.on_trial(connection, now)
-    begun = []
+    pauses = accounts.paused(connection, now)
+    ended_limits = accounts.on_trial(connection, now)
+    attempt_ids = []
     for task_id, among in ready:
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
         if task["not_before"] is not None and task["not_before"] > now:
-            continue  # put off together with one before it
+            continue  # postponed together with an earlier task
         limit = runs.calls_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
             cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
@@ -132,83 +142,92 @@ def begin(connection: Connection, ready: Sequence[AgentChoice], performer: str) 
             waits = {"waiting_for": "trust", "not_before": until}
             tasks.move(connection, task, TaskStatus.WAITING, among.with_hint, **waits)
             continue
-        chosen = choose(connection, task_id, among, paused)
-        if chosen is None:
-            _wait(connection, task, among, paused)
-        elif _is_tried(connection, chosen, ended):
+        candidate = choose_agent(connection, task_id, among, pauses)
+        if candidate is None:
+            _wait(connection, task, among, pauses)
+        elif _is_on_trial(connection, candidate, ended_limits):
             soon = datetime.now(UTC) + _TRIED_AGAIN
             tasks.put_off(connection, task, now, not_before=soon, reason=_TRIED)
-        elif _is_others_turn(connection, task, chosen, ended, now):
+        elif _is_others_turn(connection, task, candidate, ended_limits, now):
             soon = datetime.now(UTC) + _TRIED_AGAIN
             tasks.update(connection, task_id, not_before=soon, reason=_TRIED)
             # The task whose turn it is may stand behind this one in the queue.
             about(connection, [tasks.WOKEN])
         else:
-            begun.append(_begin(connection, task, chosen, performer))
-    return begun
+            attempt_ids.append(_begin(connection, task, candidate, performer))
+    return attempt_ids
 
 
-def _is_tried(
-    connection: Connection, chosen: AgentCandidate, ended: Mapping[str, datetime]
+def _is_on_trial(
+    connection: Connection, candidate: AgentCandidate, ended_limits: Mapping[str, datetime]
 ) -> bool:
-    """Whether somebody else finds out right now if a limit is over that has ended by its word."""
-    of_account, of_model = chosen.limits
-    tried = partial(attempts.tried, connection, chosen.account, datetime.now(UTC) - _TRIAL)
-    return (of_account in ended and tried(ended[of_account])) or (
-        of_model in ended and tried(ended[of_model], chosen.model)
+    """Return whether another attempt is testing right now if a limit has ended."""
+    of_account, of_model = candidate.limits
+    is_on_trial = partial(attempts.tried, connection, candidate.account, datetime.now(UTC) - _TRIAL)
+    return (of_account in ended_limits and is_on_trial(ended_limits[of_account])) or (
+        of_model in ended_limits and is_on_trial(ended_limits[of_model], candidate.model)
     )
 
 
 def _is_others_turn(
     connection: Connection,
     task: tasks.Row,
-    chosen: AgentCandidate,
-    ended: Mapping[str, datetime],
+    candidate: AgentCandidate,
+    ended_limits: Mapping[str, datetime],
     now: datetime,
 ) -> bool:
-    """Return whether another task should find out first if a limit is over.
+    """Return whether another task should test first if a limit has ended.
 
-    A task that is refused for reasons of its own would otherwise be the only one that is ever
-    tried. Nobody yields for longer than a trial takes.
+    A task that is refused for reasons of its own would otherwise be the only one ever tried. Nobody
+    yields for longer than a trial takes.
     """
-    ends = [ended[limit] for limit in chosen.limits if limit in ended]
-    if not ends or now - max(ends) > _TRIAL or chosen.agent != task["agent"]:
+    ends = [ended_limits[limit] for limit in candidate.limits if limit in ended_limits]
+    if not ends or now - max(ends) > _TRIAL or candidate.agent != task["agent"]:
         return False
     next_task = tasks.least_recently_refused(connection, task, now)
     return next_task != str(task["id"])
 
 
 def _wait(
-    connection: Connection, task: tasks.Row, among: Sequence[AgentCandidate], paused: PausedAccounts
+    connection: Connection, task: tasks.Row, among: Sequence[AgentCandidate], pauses: PausedAccounts
 ) -> None:
-    until, reason = min(filter(None, (candidate.pause(paused) for candidate in among)))
+    until, reason = min(filter(None, (candidate.find_pause(pauses) for candidate in among)))
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
-    # When it goes on is a field, which every view tells.
+    # The reason has no time: the time is a field that every view shows.
     waits = {"waiting_for": "rate_limit", "not_before": until}
     tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
     _log.debug("%s waits for a rate limit until %s", task["id"], until.isoformat())
 
 
-def _begin(connection: Connection, task: tasks.Row, chosen: AgentCandidate, performer: str) -> str:
+def _begin(
+    connection: Connection, task: tasks.Row, candidate: AgentCandidate, performer: str
+) -> str:
+    last = None
     if task["started_at"]:
         last = attempts.latest(connection, task["id"])
-    else:
-        last = None
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
-    number = (last["number"] if last else 0) + 1
+    number = last["number"] + 1 if last else 1
     attempts.insert(
-        connection, id=attempt_id, task_id=task["id"], number=number, status=AttemptStatus.RUNNING,
-        mode=task["next_mode"], message=task["next_message"], **asdict(chosen),
-        performer=performer, warnings=[], started_at=now,
-    )  # fmt: skip
-    begun = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
-    over = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
-    tasks.move(connection, task, TaskStatus.RUNNING, **begun, **over)
+        connection,
+        id=attempt_id,
+        task_id=task["id"],
+        number=number,
+        status=AttemptStatus.RUNNING,
+        mode=task["next_mode"],
+        message=task["next_message"],
+        **asdict(candidate),
+        performer=performer,
+        warnings=[],
+        started_at=now,
+    )
+    start_values = {"started_at": task["started_at"] or now, "tries": task["tries"] + 1}
+    reset_values = {"not_before": None, "next_mode": "fresh", "next_message": None, "report": None}
+    tasks.move(connection, task, TaskStatus.RUNNING, **start_values, **reset_values)
     messages.give_to_attempt(connection, task["id"], attempt_id)
     events.append(
-        connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
+        connection, "attempt.started", task["id"], attempt_id, number=number, agent=candidate.agent
     )
     return attempt_id
 
@@ -236,26 +255,27 @@ class TaskQueue:
         return max_attempts(self._limits, self._read())
 
     async def run(self) -> None:
-        """Sweep and admit until cancelled; a failing pass is logged and made again."""
+        """Sweep and admit until cancelled; a failing pass is logged and repeated."""
         await repeat(_log, self._pass, self._parts.db.watch(*_KINDS), self._sweep_s)
 
     async def _pass(self) -> float:
         if (problem := await self._parts.db.find_problem()) is not None:
-            # Whoever performs something is left alone as well: its agent goes on.
+            # Performers are left alone too, and their agents continue.
             self.held = problem.with_hint
             return _SWEEP_S
         try:
+            # A pass runs at every event, and the sweep only now and then.
             if self._swept_at is None or time.monotonic() - self._swept_at >= self._sweep_s:
                 await self._sweep()
                 self._swept_at = time.monotonic()
             return min(self._sweep_s, await self._admit())
         except InvalidInput as error:
-            # A broken configuration: nothing starts, and everybody can read why.
+            # A broken configuration: nothing starts, and the views show why.
             self.held = error.message
             return _SWEEP_S
 
     async def close(self) -> None:
-        """Perform nothing any more; agents go on, and the next daemon goes on with them."""
+        """Stop performing; agents continue, and the next daemon takes them over."""
         await asyncio.gather(self._performers.close(), self._runs.close())
 
     def _read(self) -> MachineReading:
@@ -264,82 +284,84 @@ class TaskQueue:
         return self._reading[1]
 
     async def _admit(self) -> float:
-        """Begin what may start now; in how many seconds the next delayed task may."""
+        """Begin what may start now; return the seconds until the next delayed task may start."""
         limits = self._limits = self._parts.settings().limits
         reading = self._read()
         now = datetime.now(UTC)
         most = max_attempts(limits, reading)
 
         def look(connection: Connection) -> tuple[int, Sequence[tasks.Row], bool, datetime | None]:
-            # An agent that waits for a person leaves its slot to others, and goes on without one.
-            running = attempts.running(connection, self._parts.performer).values()
-            taken = sum(status != TaskStatus.WAITING for status in running)
-            if taken < most:
-                ready = tasks.next_queued(connection, now, most - taken)
-            else:
-                ready = []
+            # An agent that waits for a person frees its slot, and continues later without one.
+            statuses = [*attempts.running(connection, self._parts.performer).values()]
+            busy = len(statuses) - statuses.count(TaskStatus.WAITING)
+            ready: Sequence[tasks.Row] = []
+            if busy < most:
+                ready = tasks.next_queued(connection, now, most - busy)
             return (
-                taken,
+                busy,
                 ready,
                 runs.count_queued(connection) > 0,
                 tasks.next_due(connection, now=now),
             )
 
-        admitted, ready, runs_wait, due = await self._parts.db.glance(look)
-        verdict = "the daemon is stopping" if self.paused else held(limits, reading, admitted)
+        running, ready, runs_wait, due = await self._parts.db.glance(look)
+        obstacle = (
+            "the daemon is stopping" if self.paused else find_obstacle(limits, reading, running)
+        )
         before = self.held
-        if verdict is None and ready:
+        if obstacle is None and ready:
             choices = [(task["id"], self._candidates(task)) for task in ready]
-            begun = await self._parts.db.write(begin, choices, self._parts.performer)
+            attempt_ids = await self._parts.db.write(begin_attempts, choices, self._parts.performer)
             failpoint("conductor_after_begin")
-            _log.debug("%d of %d tasks that may start were begun", len(begun), len(choices))
-            for attempt_id in begun:
+            _log.debug("%d of %d tasks that may start were begun", len(attempt_ids), len(choices))
+            for attempt_id in attempt_ids:
                 _log.debug("%s is begun", attempt_id)
                 self._performers.start(attempt_id)
                 failpoint("conductor_after_start")
-            admitted += len(begun)
-            verdict = held(limits, reading, admitted)
-        # Together, so that nobody reads a reason that contradicts the number.
-        self.running = admitted
-        self.held = verdict
-        if verdict != before:
-            _log.debug("%d attempts are running; %s", admitted, verdict or "another may start")
+            running += len(attempt_ids)
+            obstacle = find_obstacle(limits, reading, running)
+        # Assigned together, so that no reader sees a reason that contradicts the number.
+        self.running = running
+        self.held = obstacle
+        if obstacle != before:
+            _log.debug("%d attempts are running; %s", running, obstacle or "another may start")
         if runs_wait and not self.paused:
             await self._runs.admit()
         if due is None:
             return self._sweep_s
         if due <= now:
-            # What it queues wakes the queue.
+            # Tasks that are queued by this wake the queue.
             await self._parts.db.write(_release_overdue)
         return max((due - now).total_seconds(), 0.01)
 
     def _candidates(self, task: tasks.Row) -> Sequence[AgentCandidate] | NotTrusted:
-        """Who may take a task, or why nobody may: what it would execute is not trusted."""
+        """Return the agents that may take a task, or why its directory is not trusted."""
         settings = None
         try:
             settings = self._parts.work_settings(task["directory"])
         except NotTrusted as error:
             return error
         except InvalidInput:
-            pass  # a configuration that cannot be read is found out by the attempt
-        return candidates(self._parts, task, settings)
+            pass  # the attempt will report a broken configuration
+        return list_candidates(self._parts, task, settings)
 
     async def _sweep(self) -> None:
-        """Find what should move and does not; move it or report it."""
+        """Find whatever should move and does not, and move it."""
         db = self._parts.db
-        overdue, expired, orphaned = await db.read(_stuck)
-        if overdue:
+        has_overdue_tasks, has_expired_questions, has_orphans = await db.read(_find_stuck)
+        if has_overdue_tasks:
             await db.write(_release_overdue)
         await self._performers.restart(await db.glance(attempts.running, self._parts.performer))
         await self._runs.sweep()
-        if expired:
+        if has_expired_questions:
             await db.write(expire)
-        if orphaned:
+        if has_orphans:
             await end_orphans(self._parts)
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
         beside = [one.directory for one in (await self._parts.processes(attempt_id)).values()]
+        # The agent may still run: nobody would watch it any more.
         for process_dir in [self._parts.process_directory(attempt_id), *beside]:
             self._parts.runner.stop(process_dir, problem)
         failure = Failure(FailureClass.LOST, problem)
@@ -347,9 +369,11 @@ class TaskQueue:
         await conclude(self._parts, attempt_id, evidence)
 
 
-def _stuck(connection: Connection) -> tuple[bool, bool, bool]:
-    """Whether a task, a question or what is below a task should move; read at once, for a daemon
-    that has nothing to do asks this all day."""
+def _find_stuck(connection: Connection) -> tuple[bool, bool, bool]:
+    """Return whether a task, a question or a child of a task should move.
+
+    One read for all three, because an idle daemon asks this all day.
+    """
     now = datetime.now(UTC)
     waiting = [*tasks.overdue_waiting(connection, now), *tasks.set_back(connection, now)]
     overdue = bool(waiting or tasks.releasable(connection))

@@ -1,4 +1,4 @@
-"""The end of an attempt, written in one transaction over attempt, task, account and history."""
+"""Settle an attempt: write attempt, task, account and history in one transaction."""
 
 import asyncio
 import logging
@@ -20,31 +20,36 @@ from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.messages import MessageDelivery, folder_of, settle_messages
 from kapelle.engine.parts import Parts
-from kapelle.engine.questions import tell, told
-from kapelle.engine.tasks.accounts import AgentCandidate, candidates, given_up, of_model
-from kapelle.engine.tasks.attempt import ClaimLost, claimed
+from kapelle.engine.questions import collect_answers, format_answers
+from kapelle.engine.tasks.accounts import (
+    AgentCandidate,
+    list_candidates,
+    list_failed_agents,
+    model_account_of,
+)
+from kapelle.engine.tasks.attempt import ClaimLost, load_claim
 from kapelle.settings.models import FailuresSettings
 from kapelle.store import accounts, attempts, events, messages, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
 _log = logging.getLogger("kapelle.attempts")
-# Failures of an agent that was let work, whatever became of it.
+# Failures of an agent that could work: the provider did not refuse it.
 _WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
 
 
 async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
-    """The end of an attempt in the database; nothing happens the second time."""
+    """Write the end of an attempt to the database. A repetition after a crash does nothing."""
     others: list[AgentCandidate] = []
     failures = FailuresSettings()
     if evidence.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
         settings = None
-        with suppress(KapelleError):  # a broken configuration has the defaults
+        with suppress(KapelleError):  # with a broken configuration, the defaults apply
             settings = parts.settings(task["directory"])
             failures = settings.failures
-        others = candidates(parts, task, settings)
+        others = list_candidates(parts, task, settings)
 
     # Not looked for: it may be packed, or not be there where no agent was started.
     output = str(parts.process_directory(attempt_id) / "out.log")
@@ -52,18 +57,19 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
     delivery = await asyncio.to_thread(MessageDelivery.of, folder)
 
     def settle(connection: Connection) -> None:
-        attempt, task = claimed(connection, attempt_id, parts.performer)
-        said = settle_messages(connection, task["id"], attempt_id, delivery)
+        attempt, task = load_claim(connection, attempt_id, parts.performer)
+        unread = settle_messages(connection, task["id"], attempt_id, delivery)
         if evidence.failure is not None:
-            # Nobody knows whether what it was answered arrived, unless it went on after that.
+            # An answer certainly arrived only if the agent printed something after it.
             printed_at = 0.0
             with suppress(OSError):
                 printed_at = os.stat(parts.process_directory(attempt_id) / "out.log").st_mtime
             moment = datetime.fromtimestamp(printed_at, UTC)
-            lost = questions.told_since(connection, attempt_id, moment)
-            said = "\n\n".join(filter(None, [said, told(lost)])) or None
-        _Settlement(connection, attempt, task, evidence, others, failures, output, said).write()
+            unconfirmed = questions.told_since(connection, attempt_id, moment)
+            unread = "\n\n".join(filter(None, [unread, format_answers(unconfirmed)])) or None
+        _Settlement(connection, attempt, task, evidence, others, failures, output, unread).write()
 
+    # A lost claim means that the attempt is settled, or that another performer settles it.
     with suppress(ClaimLost):
         await parts.db.write(settle)
         if os.path.lexists(folder):
@@ -72,7 +78,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
 
 @dataclass(frozen=True)
 class _Settlement:
-    """How an attempt ended, and what follows; others are the agents that may take over."""
+    """The end of an attempt and its consequences; others are the agents that may take over."""
 
     connection: Connection
     attempt: Row
@@ -81,18 +87,18 @@ class _Settlement:
     others: Sequence[AgentCandidate]
     failures: FailuresSettings
     output_path: str
-    said: str | None  # by people, and not read by the agent
+    unread: str | None  # messages of people that the agent has not read
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def failure(self) -> Failure | None:
-        """Why the attempt failed, unless it was stopped."""
+        """The failure of the attempt; None if it was stopped."""
         if self.task["stop"]:
             return None
         return self.evidence.failure
 
     def write(self) -> None:
-        """Record how the attempt ended and move its task."""
+        """Record how the attempt ended, and move its task."""
         connection = self.connection
         attempt = self.attempt
         task = self.task
@@ -100,80 +106,91 @@ class _Settlement:
         if task["stop"] is None:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
+        by_person = {}
         if task["stop"]:
             by_person = {"stop": task["stop"], "detail": task["reason"]}
-        else:
-            by_person = {}
         evidence = replace(self.evidence, agent=attempt["agent"], **by_person)
         outcome = decide(evidence, retry, self._history(), self.now, random.random())
         if outcome.waiting_for == "input":
             outcome = self._asking(outcome)
-        elif self.said and outcome.task is TaskStatus.COMPLETED:
-            # A person had more to say: it is done when it was heard.
-            again = {"task": TaskStatus.QUEUED, "reason": "a person said something meanwhile"}
+        elif self.unread and outcome.task is TaskStatus.COMPLETED:
+            # The agent has to read the message of a person before the task is complete.
+            again = {"task": TaskStatus.QUEUED, "reason": "a person sent a message meanwhile"}
             outcome = replace(outcome, **again, next_mode="resume", spends_a_try=False)  # type: ignore[arg-type]
         elif outcome.task is TaskStatus.QUEUED and self._failed_ci():
             outcome = replace(outcome, next_mode="resume")
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
-        ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
-        attempts.update(connection, attempt["id"], **self._found(), **ended)
+        values = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
+        attempts.update(connection, attempt["id"], **self._result_values(), **values)
         events.append(
-            connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
-            number=attempt["number"], agent=attempt["agent"], reason=reason,
-            failure=self.failure.kind if self.failure else None, code=exit.code, signal=exit.signal,
+            connection,
+            f"attempt.{outcome.attempt}",
+            task["id"],
+            attempt["id"],
+            number=attempt["number"],
+            agent=attempt["agent"],
+            reason=reason,
+            failure=self.failure.kind if self.failure else None,
+            code=exit.code,
+            signal=exit.signal,
             output_path=self.output_path,
-        )  # fmt: skip
+        )
         # Reasons may quote an agent, so they are left to the history, which masks secrets.
         cause = self.failure.kind.value if self.failure else "no failure"
         _log.debug(
             "%s ended %s (%s); %s is %s next, not before %s, with %d tries spent",
-            attempt["id"], outcome.attempt.value, cause,
-            task["id"], outcome.task.value, outcome.not_before, task["tries"],
-        )  # fmt: skip
+            attempt["id"],
+            outcome.attempt.value,
+            cause,
+            task["id"],
+            outcome.task.value,
+            outcome.not_before,
+            task["tries"],
+        )
         self._move_task(outcome, reason)
 
     def _failed_ci(self) -> bool:
-        """Whether its CI alone failed: what that said can be learnt from nothing but its log."""
+        """Return whether only the CI failed: then only its log tells the agent why."""
         checks = [CheckSpec.model_validate(one) for one in self.task["check_specs"]]
         names = {check.label for check in checks if check.kind is CheckKind.CI}
         return self.failure is not None and self.failure.evidence in names
 
-    def _found(self) -> dict[str, Any]:
-        """What the attempt came to, for its row."""
-        found = self.evidence
+    def _result_values(self) -> dict[str, Any]:
+        """Return the result of the attempt as values for its row."""
+        evidence = self.evidence
         failure = self.failure
         exit = self.evidence.exit
-        # The session that it went on with, where it died before it could name it.
-        lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
-        resumes = self.attempt["mode"] == "resume" and not lost
+        # A resumed session remains known even if the agent died before it could name it.
+        is_lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
+        is_resumed = self.attempt["mode"] == "resume" and not is_lost
         return {
             "exit_kind": exit.kind,
             "exit_code": exit.code,
             "exit_signal": exit.signal,
-            "claimed": found.claimed,
-            "question": found.question,
+            "claimed": evidence.claimed,
+            "question": evidence.question,
             "failure": failure.kind if failure else None,
             "evidence": failure.evidence if failure else None,
-            "session_id": found.session_id or (self.attempt["started_from"] if resumes else None),
-            "session_usage": found.session_usage or None,
-            "model": found.model or self.attempt["model"],
-            "output_bytes": found.output_bytes,
-            **(found.usage.model_dump() if found.usage else {}),
+            "session_id": evidence.session_id
+            or (self.attempt["started_from"] if is_resumed else None),
+            "session_usage": evidence.session_usage or None,
+            "model": evidence.model or self.attempt["model"],
+            "output_bytes": evidence.output_bytes,
+            **(evidence.usage.model_dump() if evidence.usage else {}),
         }
 
     def _past(self) -> list[dict[str, Any]]:
-        """The task's attempts, the last one first, and this one as what it is known to be now."""
+        """Return the task's attempts, newest first, with the present failure of this one."""
         own = self.attempt["id"]
-        if self.failure:
-            failure = self.failure.kind
-        else:
-            failure = None
-        rows = map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))
-        return [row | {"failure": failure} if row["id"] == own else row for row in rows]
+        rows = [*map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))]
+        for row in rows:
+            if row["id"] == own:
+                row["failure"] = self.failure.kind if self.failure else None
+        return rows
 
     def _charge_account(self) -> None:
-        """Pause, count or clear the account that the attempt worked under."""
+        """Pause, count or clear the account of the attempt."""
         connection = self.connection
         account = self.attempt["account"]
         failure = self.failure
@@ -187,15 +204,14 @@ class _Settlement:
         elif failure.kind is FailureClass.RATE_LIMIT:
             if not self._refused_alone():
                 until = reset(failure.retry_at, self.now)
+                scope = ""
                 if failure.of_model:
                     scope = f" for {self.attempt['model'] or 'its model'}"
-                else:
-                    scope = ""
                 self._pause_account(until, f"{agent} is rate-limited{scope}", failure.of_model)
         elif failure.kind in _WORKED:
             accounts.end_trial(connection, account, self._model_account, self.now)
         elif failure.policy.trips and self.evidence.exit.kind != "not_started":
-            # The circuit breaker: failures in a row that are the environment's pause the account.
+            # Circuit breaker: repeated failures of the environment pause the account.
             most = self.failures.breaker
             if accounts.failed_again(connection, account) >= most:
                 until = self.now + timedelta(seconds=self.failures.breaker_s)
@@ -204,77 +220,85 @@ class _Settlement:
 
     @property
     def _model_account(self) -> str:
-        return of_model(self.attempt["account"], self.attempt["model"])
+        return model_account_of(self.attempt["account"], self.attempt["model"])
 
     def _refused_alone(self) -> bool:
-        """Whether others succeeded under the account since this task was refused before."""
+        """Return whether other tasks of the account have succeeded since the last refusal."""
         before = self._refusals()[1:2]
-        known = accounts.of_ids(self.connection, [self.attempt["account"]]).values()
-        success = next((row["verified_at"] for row in known), None)
+        rows = accounts.of_ids(self.connection, [self.attempt["account"]]).values()
+        success = next((row["verified_at"] for row in rows), None)
         return bool(before and success and success > before[0]["ended_at"])
 
     def _refusals(self) -> list[dict[str, Any]]:
-        """The attempts in a row that met a limit of this agent, the last one first."""
+        """Return this agent's refused attempts in a row, newest first."""
         own = (row for row in self._past() if row["agent"] == self.attempt["agent"])
         return list(takewhile(lambda row: row["failure"] == FailureClass.RATE_LIMIT, own))
 
-    def _pause_account(self, until: datetime, reason: str, of_model: bool = False) -> None:
+    def _pause_account(self, until: datetime, reason: str, is_for_model: bool = False) -> None:
         attempt = self.attempt
-        if of_model:
+        if is_for_model:
             account = self._model_account
         else:
             account = attempt["account"]
         accounts.pause(self.connection, account, until, reason)
         events.append(
-            self.connection, "account.paused", attempt["task_id"], attempt["id"],
-            account=account, agent=attempt["agent"], until=until.isoformat(), reason=reason,
-        )  # fmt: skip
+            self.connection,
+            "account.paused",
+            attempt["task_id"],
+            attempt["id"],
+            account=account,
+            agent=attempt["agent"],
+            until=until.isoformat(),
+            reason=reason,
+        )
 
     def _history(self) -> History:
-        """What happened to the task before, this attempt included."""
+        """Return the history of the task, including this attempt."""
         attempt = self.attempt
         task = self.task
         if self.evidence.failure is None:
             return History(task["tries"], uncounted=task["uncounted"])
         past = self._past()
-        overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
-        paused = accounts.paused(self.connection, self.now)
-        failed = given_up(self.connection, task["id"]) | {attempt["agent"]}
-        able = [other for other in self.others if other.agent not in failed]
-        pauses = [pause[0] for other in able if (pause := other.pause(paused))]
+        overloads = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
+        pauses_by_account = accounts.paused(self.connection, self.now)
+        failed_agents = list_failed_agents(self.connection, task["id"]) | {attempt["agent"]}
+        able_agents = [other for other in self.others if other.agent not in failed_agents]
+        pauses = [
+            pause[0] for other in able_agents if (pause := other.find_pause(pauses_by_account))
+        ]
         refusals = self._refusals()
         return History(
             tries=task["tries"],
             uncounted=task["uncounted"],
             refusals=len(refusals),
             refused_since=(refusals[-1]["ended_at"] or self.now) if refusals else None,
-            overloads=len(overloaded),
-            # It may have worked for hours before it met the first.
-            overloaded_since=(overloaded[-1]["ended_at"] or self.now) if overloaded else None,
+            overloads=len(overloads),
+            # Not since the start of the attempt: it may have worked for hours before.
+            overloaded_since=(overloads[-1]["ended_at"] or self.now) if overloads else None,
             nudges=sum(row["failure"] == FailureClass.STALLED for row in past) - 1,
             can_nudge=self.evidence.can_nudge,
-            can_switch=len(pauses) < len(able),
+            can_switch=len(pauses) < len(able_agents),
             others_free_at=min(pauses, default=None),
             had_session=attempt["started_from"] is not None,
         )
 
     def _asking(self, outcome: AttemptOutcome) -> AttemptOutcome:
-        """It waits for a person, unless that was answered when the agent had just ended."""
-        asked = questions.untold(self.connection, self.attempt["id"])
-        if not asked:
+        """Return the outcome of a question, which may have been answered in the meantime."""
+        pending = questions.untold(self.connection, self.attempt["id"])
+        if not pending:
             spec = QuestionSpec.model_construct(text=self.evidence.question or "")
             questions.ask(self.connection, self.task["id"], spec)
-        elif all(question.status != "open" for question in asked):
-            message = tell(self.connection, self.attempt)
-            queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
-            return replace(outcome, **queued, next_message=message)  # type: ignore[arg-type]
+        elif all(question.status != "open" for question in pending):
+            message = collect_answers(self.connection, self.attempt)
+            changes = {"task": TaskStatus.QUEUED, "waiting_for": None}
+            return replace(outcome, **changes, next_message=message)  # type: ignore[arg-type]
         return outcome
 
     def _reason(self, outcome: AttemptOutcome) -> str | None:
-        """The outcome's reason, with what the supervisor had to say beside it and what helps."""
+        """Return the outcome's reason with the supervisor's detail and the advice for a failure."""
         reason = outcome.reason
         detail = self.evidence.detail
-        # Such as who survived the kill.
+        # For example the processes that survived the kill.
         if detail is not None and detail not in (reason or ""):
             if reason:
                 reason = f"{reason}; {detail}"
@@ -288,20 +312,20 @@ class _Settlement:
         return reason
 
     def _move_task(self, outcome: AttemptOutcome, reason: str | None) -> None:
+        """Move the task to its next status, and hand unread messages to the next attempt."""
         task = self.task
         waits = outcome.waiting_for == "input"
-        # What a person said to an attempt that came to nothing is said to the next one.
+        # The message of an attempt without a result goes to the next attempt.
         was_read = outcome.attempt is AttemptStatus.COMPLETED or task["stop"]
         was_read = was_read or self.evidence.question
-        if was_read:
-            heard = None
-        else:
-            heard = self.attempt["message"]
-        unread = "\n\n".join(filter(None, [heard, self.said]))
-        merges = self.attempt["mode"] == "merge"  # it ended before its base was in
+        message = None
+        if not was_read:
+            message = self.attempt["message"]
+        unread = "\n\n".join(filter(None, [message, self.unread]))
+        merges = self.attempt["mode"] == "merge"  # it ended before its base was merged
         if (unread or merges) and outcome.task is TaskStatus.QUEUED and not task["stop"]:
             outcome = replace(outcome, next_mode="merge" if merges else "resume")
-        is_uncounted = not outcome.spends_a_try and not self.said
+        is_uncounted = not outcome.spends_a_try and not self.unread
         values: dict[str, Any] = {
             "waiting_for": outcome.waiting_for,
             "question": self.evidence.question if waits else None,
@@ -325,7 +349,7 @@ class _Settlement:
             }
         if outcome.task is TaskStatus.QUEUED and task["stop"] is None:
             reason = f"tries again after: {reason}"
-        if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
+        if task["status"] == TaskStatus.WAITING:  # the agent asked while it worked
             if waits:
                 tasks.update(self.connection, task["id"], reason=reason, **values)
                 return

@@ -1,4 +1,4 @@
-"""Submitting a task: what is asked for is examined, then stored at once or not at all."""
+"""Submit a task: validate its specification, then store it completely or not at all."""
 
 import asyncio
 import os
@@ -20,8 +20,8 @@ from kapelle.domain.errors import (
 from kapelle.domain.specs import CheckKind, CheckSpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
-from kapelle.engine.environment import search_path_of
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import search_path_of
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.protection import is_by_default, require_harmless
 from kapelle.patterns.spec import PatternSpec
@@ -39,10 +39,23 @@ from kapelle.workspaces import (
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
-    "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context", "coordinate", "tools", "read_only", "browser", "template",
+    "prompt",
+    "system_prompt",
+    "model",
+    "deps_policy",
+    "fork_session",
+    "timeout_s",
+    "max_turns",
+    "budget_usd",
+    "retry",
+    "context",
+    "coordinate",
+    "tools",
+    "read_only",
+    "browser",
+    "template",
     "interactive",
-}  # fmt: skip
+}
 
 Also = Callable[[Connection, str], None]
 W = TypeVar("W", bound=WorkSpec)
@@ -50,7 +63,7 @@ W = TypeVar("W", bound=WorkSpec)
 
 @dataclass(frozen=True)
 class Belonging:
-    """What a task is part of, and whose worktree it works in where that is not its own."""
+    """The work that a task is part of, and the owner of its worktree if that is not the task."""
 
     run_id: str | None = None
     schedule_id: str | None = None
@@ -62,11 +75,18 @@ ALONE = Belonging()
 
 
 async def submit(
-    parts: Parts, spec: TaskSpec, idempotency_key: str | None = None,
-    belonging: Belonging = ALONE, also: Also | None = None,
-) -> Task:  # fmt: skip
-    """Store a task; also is done in the same transaction, if the task is a new one."""
-    settings, agent, kind = await examine(parts, spec, belonging)
+    parts: Parts,
+    spec: TaskSpec,
+    idempotency_key: str | None = None,
+    belonging: Belonging = ALONE,
+    also: Also | None = None,
+) -> Task:
+    """Validate and store a task.
+
+    also is called in the same transaction, but only if the task is new. A repeated idempotency key
+    returns the stored task.
+    """
+    settings, agent, kind = await validate_spec(parts, spec, belonging)
     spec, guidelines = await with_template(parts, spec)
     values = _values(spec, settings, agent, belonging)
     values["guidelines"] = guidelines
@@ -79,15 +99,16 @@ async def submit(
         values["id"], spec.model_dump(mode="json", include={"env", "mcp"})
     ):
         task = await parts.db.write(_submit, spec, values, also)
+    # The key was used before, so the new id and its secrets are not needed.
     if task.id != values["id"]:
         parts.secrets.forget(values["id"])
     return task
 
 
-async def examine(
+async def validate_spec(
     parts: Parts, spec: TaskSpec, belonging: Belonging = ALONE
 ) -> tuple[Settings, str, WorkspaceKind]:
-    """Its settings, its agent and where it would work; raises what would keep it from that."""
+    """Return the settings, the agent and the workspace of a task. Raises if it could not run."""
     spec, _ = await with_template(parts, spec)
     settings = parts.work_settings(require_directory(spec.directory))
     settings = settings.on_path(search_path_of(spec.shell))
@@ -96,24 +117,38 @@ async def examine(
         registry.get(name, settings)
     if spec.interactive and (spec.retry.policy != "none" or belonging != ALONE):
         raise InvalidInput(
-            "Only a person can be in a terminal: no agent, no schedule, and nobody at a retry.",
-            hint="Leave --interactive out, or what starts it by itself.",
+            "--interactive cannot be combined with schedules, retries or tasks started by agents.",
+            hint="Leave out --interactive.",
         )
-    # A pattern gives tools to those of its agents that can use them.
+    # In a run, only agents that can use tools get them.
     servers = spec.mcp or ((spec.coordinate or spec.browser) and not belonging.run_id)
     require_abilities(
-        agent, settings, interactive=spec.interactive, model=spec.model, mcp_server=servers,
-        system_prompt=spec.system_prompt, limit_of_turns=spec.max_turns, budget=spec.budget_usd,
+        agent,
+        settings,
+        interactive=spec.interactive,
+        model=spec.model,
+        mcp_server=servers,
+        system_prompt=spec.system_prompt,
+        limit_of_turns=spec.max_turns,
+        budget=spec.budget_usd,
         list_of_tools=spec.tools,
-    )  # fmt: skip
-    given = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
-    require_command(parts, agent, settings, spec.directory, spec.prompt, spec.system_prompt,
-                    interactive=spec.interactive, **given)  # fmt: skip
+    )
+    options = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
+    require_command(
+        parts,
+        agent,
+        settings,
+        spec.directory,
+        spec.prompt,
+        spec.system_prompt,
+        interactive=spec.interactive,
+        **options,
+    )
     if belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     kind = await workspace_kind(parts, spec, settings)
-    able = registry.get(agent, settings).capabilities
-    if spec.read_only and kind is WorkspaceKind.IN_PLACE and not able.read_only:
+    capabilities = registry.get(agent, settings).capabilities
+    if spec.read_only and kind is WorkspaceKind.IN_PLACE and not capabilities.read_only:
         raise InvalidInput(
             f"The agent {agent} has no read-only mode, and without a worktree its changes cannot "
             "be thrown away.",
@@ -123,20 +158,22 @@ async def examine(
 
 
 async def with_template(parts: Parts, spec: W) -> tuple[W, str | None]:
-    """A specification with the agent and the model of its template, unless it names others; and
-    the guidelines."""
+    """Return a specification with the agent and the model of its template, and the guidelines.
+
+    Values in the specification take precedence.
+    """
     if spec.template is None:
         return spec, None
-    found = await parts.db.glance(templates.get, spec.template)
-    given = {"agent": spec.agent or found.agent, "model": spec.model}
-    if spec.agent in (None, found.agent):  # a model goes with the agent that it was named with
-        given["model"] = spec.model or found.model
-    named = {name: value for name, value in given.items() if value}
-    return spec.model_copy(update=named), found.guidelines
+    template = await parts.db.glance(templates.get, spec.template)
+    values = {"agent": spec.agent or template.agent, "model": spec.model}
+    if spec.agent in (None, template.agent):  # a model belongs to the agent that it is named with
+        values["model"] = spec.model or template.model
+    changes = {name: value for name, value in values.items() if value}
+    return spec.model_copy(update=changes), template.guidelines
 
 
 def require_directory(directory: str, field: str = "directory") -> str:
-    """Return the directory of a field; raises InvalidInput if there is none at this path."""
+    """Return a directory. Raises InvalidInput, about the field, if it does not exist."""
     if os.path.isdir(directory):
         return directory
     error = InvalidInput(f"There is no directory {directory}.")
@@ -150,23 +187,25 @@ def require_still_there(directory: str, repository: str | None = None) -> None:
     if not os.path.isdir(directory):
         raise Conflict(
             f"The directory {directory} is gone.",
-            hint="If its repository was moved, type at its new place: "
+            hint="If its repository was moved, run in the new place: "
             f"{format_relocation_command(repository or directory)}",
         )
 
 
 def require_agent(name: str | None, settings: Settings, field: str = "agent") -> str:
-    """The agent of this name, or the default one; raises unless it can be run. field names it in
-    the specification; empty if it has no field of its own there."""
+    """Return the named agent, or the default agent. Raises if it cannot run.
+
+    field names the agent in the specification; it is empty if there is no such field.
+    """
     try:
-        return _usable_agent(name, settings)
+        return _find_usable_agent(name, settings)
     except KapelleError as error:
         if field:
             error.about(field)
         raise
 
 
-def _usable_agent(name: str | None, settings: Settings) -> str:
+def _find_usable_agent(name: str | None, settings: Settings) -> str:
     agent = name or registry.resolve_default(settings)
     adapter = registry.get(agent, settings)
     if adapter.installed() is None:
@@ -185,16 +224,16 @@ def _usable_agent(name: str | None, settings: Settings) -> str:
 def _submit(
     connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also | None
 ) -> Task:
+    """Store a task with its dependencies and its delivery, or return that of a repeated key."""
     key = values["idempotency_key"]
+    stored = None
     if key:
-        known = tasks.by_idempotency_key(connection, key)
-    else:
-        known = None
-    if known is not None:
-        asked = (values["prompt"], values["agent"], values["directory"])
-        if (known.prompt, known.agent, known.directory) != asked:
-            raise Conflict(f"This idempotency key was used for another task, {known.id}.")
-        return known
+        stored = tasks.by_idempotency_key(connection, key)
+    if stored is not None:
+        request = (values["prompt"], values["agent"], values["directory"])
+        if (stored.prompt, stored.agent, stored.directory) != request:
+            raise Conflict(f"This idempotency key was used for another task, {stored.id}.")
+        return stored
     try:
         depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
         for other in depends_on:
@@ -216,7 +255,7 @@ def _submit(
 
 
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
-    named = spec.fallback_agents or settings.fallback_agents
+    fallback_agents = spec.fallback_agents or settings.fallback_agents
     directory = os.path.normpath(spec.directory)
     checks = spec.checks
     if not checks and belonging.run_id is None:
@@ -233,11 +272,11 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
         "project": spec.project or settings.project,
         "priority": int(spec.priority.removeprefix("P")),
         "continue_from": None,
-        "fallback_agents": [name for name in dict.fromkeys(named) if name != agent],
+        "fallback_agents": [name for name in dict.fromkeys(fallback_agents) if name != agent],
         "check_specs": [
             check.model_dump(mode="json") | {"prove": check.prove or spec.prove} for check in checks
         ],
-        # Of what may be secret only the names.
+        # Only the names: the values may be secret.
         "env": sorted(spec.env),
         "mcp": sorted(spec.mcp),
         "tags": list(dict.fromkeys(spec.tags)),
@@ -250,17 +289,17 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
 
 def configured_checks(settings: Settings, directory: str) -> list[CheckSpec]:
     """Return the configured checks, each with its directory relative to that of the work."""
-    found = []
+    checks = []
     for check in settings.checks:
         where = check.directory
         if check.kind is CheckKind.COMMAND:
             where = settings.directory_of("checks", directory, check.directory)
-        found.append(check.model_copy(update={"directory": where}))
-    return found
+        checks.append(check.model_copy(update={"directory": where}))
+    return checks
 
 
 def require_inside(directory: str, check: CheckSpec) -> None:
-    """Raise InvalidInput if the directory of a check is not there or leaves the repository."""
+    """Raise InvalidInput if the directory of a check is missing or outside the repository."""
     if check.directory is None:
         return
     place = os.path.realpath(directory)
@@ -278,10 +317,10 @@ def require_inside(directory: str, check: CheckSpec) -> None:
 async def workspace_kind(
     parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
-    """Where a task or run would work; raises InvalidInput where it cannot."""
-    wanted = spec.workspace or settings.workspace.default
+    """Return where a task or run would work. Raises InvalidInput if it cannot."""
+    kind_or_auto = spec.workspace or settings.workspace.default
     directory = Path(spec.directory)
-    if wanted == WorkspaceKind.IN_PLACE:
+    if kind_or_auto == WorkspaceKind.IN_PLACE:
         if spec.base is not None:
             raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
         return _in_place(spec)
@@ -296,7 +335,7 @@ async def workspace_kind(
     elif is_git_directory(directory):
         problem = "the inside of a git repository"
         advice = "Go to a checkout of it, or work"
-    elif wanted == "auto" and spec.base is None:
+    elif kind_or_auto == "auto" and spec.base is None:
         kind = _in_place(spec)
         if is_by_default(spec, settings, kind):
             await asyncio.to_thread(require_harmless, spec.directory, parts.environ)
@@ -306,35 +345,45 @@ async def workspace_kind(
         advice = "Go to one, or work"
     raise InvalidInput(
         f"{spec.directory} is in {problem}, so there can be no worktree.",
-        hint=f"{advice} right there with --in-place.",
+        hint=f"{advice} in the directory itself with --in-place.",
     ).about("directory")
 
 
 def _in_place(spec: TaskSpec | PatternSpec) -> WorkspaceKind:
     if spec.deliver != "branch":
         raise InvalidInput(
-            "What is worked on in place has no branch that could be delivered.",
+            "Work in place has no branch to deliver.",
             hint="Leave out --deliver, or work in a worktree of a git repository.",
         )
     return WorkspaceKind.IN_PLACE
 
 
 def require_command(
-    parts: Parts, agent: str, settings: Settings, directory: str, prompt: str = "",
-    system_prompt: str | None = None, *, interactive: bool = False, **given: Any,
-) -> None:  # fmt: skip
-    """Better to hear now than from a failed attempt that it has no command for that."""
-    if len(prompt) > _LARGE_PROMPT or given.get("mcp_servers") or given["tools"] or interactive:
+    parts: Parts,
+    agent: str,
+    settings: Settings,
+    directory: str,
+    prompt: str = "",
+    system_prompt: str | None = None,
+    *,
+    interactive: bool = False,
+    **options: Any,
+) -> None:
+    """Raise now, and not in the first attempt, if an agent has no command for a request."""
+    if len(prompt) > _LARGE_PROMPT or options.get("mcp_servers") or options["tools"] or interactive:
         adapter = registry.get(agent, settings, interactive=interactive)
         place = (Path(directory), parts.home.attempts / "prompt")
         request = AgentRequest(prompt, *place, adapter.settings, system_prompt)
-        adapter.command(replace(request, **given))
+        adapter.command(replace(request, **options))
 
 
 def require_abilities(
-    agent: str, settings: Settings, *, interactive: bool = False, field: str = "", **given: object
+    agent: str, settings: Settings, *, interactive: bool = False, field: str = "", **options: object
 ) -> None:
-    """Raise InvalidInput if an agent is given what it cannot take, by a field of what is asked."""
+    """Raise InvalidInput if an agent gets an option that it does not support.
+
+    field is the field of a pattern's specification, for the error.
+    """
     adapter = registry.get(agent, settings, interactive=interactive)
     able = adapter.capabilities
     can = {
@@ -345,9 +394,9 @@ def require_abilities(
         "budget": able.budget or able.usage or able.cost,
         "list_of_tools": able.tools,
     }
-    for name in (name for name in can if given.get(name) and not can[name]):
-        told = name.replace("_", " ").replace("mcp", "MCP")
-        text = f"The agent {agent} cannot be given a {told}"
+    for name in (name for name in can if options.get(name) and not can[name]):
+        noun = name.replace("_", " ").replace("mcp", "MCP")
+        text = f"The agent {agent} cannot be given a {noun}"
         if interactive:
             text += " in a terminal"
         if adapter.settings.command:

@@ -1,4 +1,4 @@
-"""What an ended agent's work is worth: its own report first, then the checks."""
+"""Verify the work of an ended agent: its own report first, then the checks."""
 
 import asyncio
 import json
@@ -25,8 +25,9 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import ANSWER_CHECK, CheckResult
 from kapelle.domain.text import counted_files
 from kapelle.engine.delivery import await_ci
-from kapelle.engine.output import (
-    SHOWN_OUTPUT,
+from kapelle.engine.parts import CHECK_STARTED
+from kapelle.engine.processes.output import (
+    MAX_OUTPUT,
     SideLog,
     attempt_usage,
     check_facts,
@@ -36,11 +37,10 @@ from kapelle.engine.output import (
     session_counters,
     total_usage,
 )
-from kapelle.engine.parts import CHECK_STARTED
-from kapelle.engine.proof import Subject
+from kapelle.engine.processes.proof import Subject
 from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, ActiveAttempt, require_claim, task_diff
-from kapelle.engine.tasks.browser import keep_pictures, stop
+from kapelle.engine.tasks.browser import keep_pictures, stop_application
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import read_lines
@@ -50,7 +50,7 @@ from kapelle.store import attempts, events, questions, steps, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
-# By the codes of errors.
+# Failure classes by the code of the error.
 _FAILURES = {
     "tampered": FailureClass.TAMPERED,
     "unfiltered": FailureClass.CHECKS,
@@ -64,16 +64,19 @@ _ERROR = re.compile(
 
 
 async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
-    """Judge what the agent reported, commit its work, and make the checks on what is committed."""
+    """Judge the agent's report, commit its work, and run the checks on the commit.
+
+    After a crash, the commit and the recorded checks are not repeated.
+    """
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, evidence)
-    verdict, unanswered = await _told(attempt, evidence, verdict)
+    verdict, unanswered = await _apply_reports(attempt, evidence, verdict)
     try:
-        await _look_around(attempt)
+        await _warn_of_repository(attempt)
     except WorkspaceError as error:
         problem = Failure(_failure_class(error), error.message)
         verdict = replace(verdict, success=False, reason=error.with_hint, failure=problem)
     if attempt.task["browser"]:
-        await stop(attempt)
+        await stop_application(attempt)
         await asyncio.to_thread(keep_pictures, attempt)
     if attempt.is_read_only:
         await attempt.parts.workspaces.remove_copy(attempt.owner)
@@ -83,18 +86,19 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
     reason = verdict.reason
     failure = verdict.failure
     if not success and not verdict.question:
-        failure, reason = _failed(attempt, evidence, verdict, summary, tail)
+        failure, reason = _explain_failure(attempt, evidence, verdict, summary, tail)
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
             await _require_resolved(attempt)
-            failed = await _check(attempt, commit)
+            failed_checks = await _check(attempt, commit)
+            # A check may have moved the branch away from what was checked.
             await _require_unmoved(attempt, commit)
             unreadable = await _find_unreadable(attempt, verdict.result, commit)
-            await _remove_what_checks_left(attempt, commit)
-            if failed:
-                reason = f"failed its check: {', '.join(failed)}"
-                failure = Failure(FailureClass.CHECKS, ", ".join(failed))
+            await _remove_files_of_checks(attempt, commit)
+            if failed_checks:
+                reason = f"failed its check: {', '.join(failed_checks)}"
+                failure = Failure(FailureClass.CHECKS, ", ".join(failed_checks))
             elif unreadable:
                 reason = f"its answer is unusable: {unreadable}"
                 failure = Failure(FailureClass.CHECKS, unreadable)
@@ -106,9 +110,9 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
             await attempt.parts.workspaces.bring_back(attempt.owner)
     own = attempt_usage(summary, before, model, attempt.settings)
     if own is None or evidence.exit.kind == "tampered":
-        # The log may have been emptied; what was counted while it ran stands.
-        own = highest_usage(own, attempt.counted)
-    asked = await consulting_usage(attempt)
+        # The log may have been emptied; the usage that was counted during the run still holds.
+        own = highest_usage(own, attempt.counted_usage)
+    consulting = await consulting_usage(attempt)
     return replace(
         evidence,
         success=success,
@@ -119,20 +123,20 @@ async def verify(attempt: ActiveAttempt, evidence: Evidence) -> Evidence:
         failure=failure,
         session_id=summary.session_id,
         model=model,
-        usage=total_usage([own, *asked]),
+        usage=total_usage([own, *consulting]),
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
 
 
-async def _remove_what_checks_left(attempt: ActiveAttempt, commit: str | None) -> None:
-    """Remove what the checks left behind: it is neither this agent's work nor the next one's."""
+async def _remove_files_of_checks(attempt: ActiveAttempt, commit: str | None) -> None:
+    """Remove files that the checks left: neither this agent nor the next one made them."""
     if commit is not None and attempt.checks and not attempt.shares_files:
         await attempt.parts.workspaces.remove_new(attempt.owner)
 
 
 async def _model_of_session(attempt: ActiveAttempt) -> str | None:
-    """The model that the resumed session named before: some agents name it at its start only."""
+    """Return the model of a resumed session; some agents name it only at its start."""
     session_id = attempt.row["started_from"]
     if session_id is None:
         return None
@@ -143,46 +147,47 @@ def _failure_class(error: KapelleError) -> FailureClass:
     return _FAILURES.get(error.code, FailureClass.ENVIRONMENT)
 
 
-async def _told(
+async def _apply_reports(
     attempt: ActiveAttempt, evidence: Evidence, verdict: AgentVerdict
 ) -> tuple[AgentVerdict, str | None]:
-    """The verdict with what the agent handed in, and what it asked and did not wait for."""
+    """Return the verdict with the handed-in result, and the open question of the agent."""
     if evidence.exit.kind == "tampered":
         return verdict, None
-    told = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
-    if told["handed_in"]:
-        verdict = _with_handed_in(verdict, told["handed_in"])
-    else:
-        verdict = verdict
-    if told["asks"]:
-        unanswered = await attempt.write(_unanswered, attempt, verdict)
+    claim = await attempt.parts.db.glance(require_claim, attempt.id, attempt.parts.performer)
+    if claim["handed_in"]:
+        verdict = _with_handed_in(verdict, claim["handed_in"])
+    if claim["asks"]:
+        unanswered = await attempt.write(_settle_questions, attempt, verdict)
     else:
         unanswered = None
     if unanswered:
-        said = f"It asks: {unanswered}"
-        verdict = replace(verdict, success=False, reason=said, question=unanswered)
+        reason = f"It asks: {unanswered}"
+        verdict = replace(verdict, success=False, reason=reason, question=unanswered)
     return verdict, unanswered
 
 
 def _with_handed_in(verdict: AgentVerdict, handed_in: dict[str, Any]) -> AgentVerdict:
-    """The verdict with what the agent handed in; that can make it worse, but never better."""
-    given = handed_in["result"]
-    if isinstance(given, str):
-        text = given
+    """Return the verdict with the handed-in result, which can make it worse but never better."""
+    result = handed_in["result"]
+    if isinstance(result, str):
+        text = result
     else:
-        text = json.dumps(given, ensure_ascii=False)
+        text = json.dumps(result, ensure_ascii=False)
     verdict = replace(verdict, result=text or verdict.result)
     if handed_in["success"] or not verdict.success:
         return verdict
-    said = f"it says that it failed: {text[:_SHOWN_LINE]}"
-    failure = Failure(FailureClass.TASK, said)
-    return replace(verdict, success=False, reason=said, claimed="failure", failure=failure)
+    reason = f"the agent reported a failure: {text[:_SHOWN_LINE]}"
+    failure = Failure(FailureClass.TASK, reason)
+    return replace(verdict, success=False, reason=reason, claimed="failure", failure=failure)
 
 
-def _unanswered(
+def _settle_questions(
     connection: Connection, attempt: ActiveAttempt, verdict: AgentVerdict
 ) -> str | None:
-    """What an agent asked and did not wait for; one that is done holds with its defaults."""
+    """Return the first question that needs an answer.
+
+    The questions of successful work end with their defaults.
+    """
     for question in questions.untold(connection, attempt.id):
         if not verdict.success or question.default is None:
             return question.text
@@ -192,19 +197,18 @@ def _unanswered(
     return None
 
 
-async def _look_around(attempt: ActiveAttempt) -> None:
-    """Say so when the user's own repository was changed while the agent worked beside it."""
+async def _warn_of_repository(attempt: ActiveAttempt) -> None:
+    """Warn if the user's own repository changed while the agent worked."""
     if before := attempt.row["repository"]:
         directory = Path(attempt.task["directory"])
-        if found := await attempt.parts.workspaces.changes_of(directory, before):
-            text = (
-                f"Changed in your repository while it worked, by it or by you: {', '.join(found)}."
-            )
-            await attempt.warn("repository", f"{text} See that nothing runs there unasked.")
+        if changes := await attempt.parts.workspaces.changes_of(directory, before):
+            names = ", ".join(changes)
+            text = f"Your repository changed during the work, by the agent or you: {names}."
+            await attempt.warn("repository", f"{text} Check that nothing runs there unexpectedly.")
 
 
 def _examine(attempt: ActiveAttempt, evidence: Evidence) -> tuple[Summary, str, AgentVerdict]:
-    """What an agent said, the end of it as text, and what that means."""
+    """Return the summary of the output, its end as text, and the verdict about it."""
     tail = output_tail(attempt.process_dir)
     try:
         agent = attempt.agent()
@@ -222,44 +226,41 @@ def _examine(attempt: ActiveAttempt, evidence: Evidence) -> tuple[Summary, str, 
     return summary, tail, agent.judge(summary, evidence.exit, tail)
 
 
-def _failed(
+def _explain_failure(
     attempt: ActiveAttempt, evidence: Evidence, verdict: AgentVerdict, summary: Summary, tail: str
 ) -> tuple[Failure, str]:
-    """Why an agent failed, and what is said of that."""
-    # A forged end is the cause itself.
-    if evidence.exit.kind == "tampered":
-        cause = None
-    else:
+    """Return why an agent failed, as a failure and as a sentence."""
+    # A forged end overrides every recorded cause.
+    cause = None
+    if evidence.exit.kind != "tampered":
         cause = recorded_cause(attempt.row)
-    found = cause or verdict.failure
+    failure = cause or verdict.failure
     if evidence.timed_out:
-        found = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")
-    elif found is None:
-        found = classify(summary, evidence.exit, tail, attempt.settings.failures.environment)
-        if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
-            # An exit code is all that a plain command can say, and it said so.
-            found = Failure(FailureClass.TASK, found.evidence)
+        failure = Failure(FailureClass.TIMEOUT, evidence.detail or "timed out")
+    elif failure is None:
+        failure = classify(summary, evidence.exit, tail, attempt.settings.failures.environment)
+        if failure.kind is FailureClass.CRASH and verdict.claimed == "failure":
+            # A plain command reports a failure by its exit code alone.
+            failure = Failure(FailureClass.TASK, failure.evidence)
     if evidence.exit.kind == "lost":
-        return found, f"lost: {evidence.detail or 'nobody saw how it ended'}"
+        return failure, f"lost: {evidence.detail or 'no record of its end'}"
     if evidence.timed_out or cause:
-        return found, found.evidence
-    return found, verdict.reason or evidence.detail or found.evidence
+        return failure, failure.evidence
+    return failure, verdict.reason or evidence.detail or failure.evidence
 
 
 async def _commit(attempt: ActiveAttempt) -> str | None:
-    """Commit the agent's work, once; what the branch holds then, None for work in place."""
+    """Commit the agent's work once; return the tip of the branch, or None for work in place."""
     if not attempt.is_worktree:
         return None
-    # After a crash amid the checks, what they left behind must not join the agent's work.
+    # After a crash during the checks, their leftovers must not join the agent's work.
     if attempt.row["checked_commit"] is None:
         title = attempt.task["title"]
         agent = attempt.agent_name
         message = f"{title}\n\nTask: {attempt.task_id}\nAgent: {agent}"
-        writes = not attempt.is_read_only
-        if writes:
+        commit = None
+        if not attempt.is_read_only:
             commit = await attempt.parts.workspaces.commit(attempt.owner, message)
-        else:
-            commit = None
         tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
 
         def record(connection: Connection) -> None:
@@ -267,7 +268,8 @@ async def _commit(attempt: ActiveAttempt) -> str | None:
             attempts.update(connection, attempt.id, checked_commit=tip)
 
         await attempt.write(record)
-        attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit
+        attempt.row["checked_commit"] = tip
+        attempt.task["workspace_commit"] = commit
     return str(attempt.row["checked_commit"])
 
 
@@ -296,34 +298,36 @@ async def _find_unreadable(
 
 
 async def _require_resolved(attempt: ActiveAttempt) -> None:
-    """Raise ConflictMarkersLeft if conflicts of the base with the branch are left in files."""
-    # Before the first attempt there was nothing to merge into.
-    is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
-    if is_asked and (left := await attempt.parts.workspaces.find_unresolved(attempt.owner)):
-        raise ConflictMarkersLeft(f"conflicts are not resolved: {', '.join(left)}")
+    """Raise ConflictMarkersLeft if files still have conflict markers from a merged base."""
+    # Only a resumed attempt may have had its base merged into its branch.
+    may_have_markers = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
+    if may_have_markers and (
+        files := await attempt.parts.workspaces.find_unresolved(attempt.owner)
+    ):
+        raise ConflictMarkersLeft(f"conflicts are not resolved: {', '.join(files)}")
 
 
 async def _require_unmoved(attempt: ActiveAttempt, commit: str | None) -> None:
-    """Raise Tampered unless the branch still holds what the checks were made on."""
+    """Raise Tampered unless the branch still points to the checked commit."""
     tip = commit and await attempt.parts.workspaces.tip(attempt.owner)
     if tip != commit:
         raise Tampered(f"tampered: its branch was moved from {commit} to {tip} after the commit")
 
 
 async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
-    """Make the checks that are not recorded yet; the names of all that failed."""
+    """Run the checks that are not recorded yet; return the names of all failed checks."""
     if not attempt.checks:
         return []
-    known = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
-    # Built-in checks look at the agent's work, which commands may add to: they come first.
-    # What failed here is not pushed.
+    results = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
+    # Built-in checks come first, since commands may add files to the agent's work. The CI comes
+    # last, since work that failed here is not pushed.
     later = {CheckKind.COMMAND: 1, CheckKind.CI: 2}
     order = sorted(enumerate(attempt.checks), key=lambda item: later.get(item[1].kind, 0))
     for position, check in order:
-        if position in known:
+        if position in results:
             continue
-        failed = not all(one.passed for one in known.values())
-        if await attempt.stop_requested() or (check.kind is CheckKind.CI and failed):
+        has_failed = not all(other.passed for other in results.values())
+        if await attempt.stop_requested() or (check.kind is CheckKind.CI and has_failed):
             break
         failpoint("verify_before_check")
         if check.kind is CheckKind.COMMAND:
@@ -331,25 +335,25 @@ async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
         else:
             result = await _make_check(attempt, position, check)
         made_on = {"commit": commit, "directory": result.directory or str(attempt.directory)}
-        known[position] = result.model_copy(update=made_on)
-        await attempt.write(_record_check, attempt, position, known[position])
-    await _warn(attempt, list(known.values()))
-    return [result.verdict for _, result in sorted(known.items()) if not result.passed]
+        results[position] = result.model_copy(update=made_on)
+        # Recorded one by one, so that no check is repeated after a crash.
+        await attempt.write(_record_check, attempt, position, results[position])
+    await _warn(attempt, list(results.values()))
+    return [result.verdict for _, result in sorted(results.items()) if not result.passed]
 
 
-async def _warn(attempt: ActiveAttempt, made: list[CheckResult]) -> None:
-    """Say of passed checks why they are worth less than it seems."""
-    doubted = [one for one in made if one.is_doubted]
-    blind = [one for one in made if one.proved is False and one not in doubted]
-    for what, results in (("doubted", doubted), ("blind", blind)):
-        if results:
-            await attempt.warn(what, " ".join(f"{one.name}: {one.proof}" for one in results))
-    # A check that was proved for other work was not tried on these files.
-    overlooked = [set(one.overlooks) for one in made if one.command]
-    if overlooked:
-        unseen = set.intersection(*overlooked)
-    else:
-        unseen = set()
+async def _warn(attempt: ActiveAttempt, results: list[CheckResult]) -> None:
+    """Warn of passed checks that prove less than they seem to."""
+    doubtful = [one for one in results if one.is_doubted]
+    blind = [one for one in results if one.proved is False and one not in doubtful]
+    for what, group in (("doubted", doubtful), ("blind", blind)):
+        if group:
+            await attempt.warn(what, " ".join(f"{one.name}: {one.proof}" for one in group))
+    # A check that was proved with other work was not tried on these files.
+    blind_spots = [set(one.overlooks) for one in results if one.command]
+    unseen = set[str]()
+    if blind_spots:
+        unseen = set.intersection(*blind_spots)
     if unseen and not blind:
         await attempt.warn("overlooked", f"No check looks at {counted_files(sorted(unseen))}.")
 
@@ -357,7 +361,7 @@ async def _warn(attempt: ActiveAttempt, made: list[CheckResult]) -> None:
 async def _run_command(
     attempt: ActiveAttempt, position: int, check: CheckSpec, commit: str | None
 ) -> CheckResult:
-    """Run a command as a check, and find out what its passing is worth where there is a commit."""
+    """Run a command as a check, and prove it if there is a commit."""
     parts = attempt.parts
     name = f"{CHECKS}{position}"
     command = check.command or ""
@@ -371,23 +375,23 @@ async def _run_command(
         commands = [one.kind is CheckKind.COMMAND for one in attempt.checks]
         is_first = position == commands.index(True)
         before = await subject.check_out(name, policy, is_first=is_first)
-    with parts.making(attempt.id, check.label, command) as told:
+    with parts.register_check(attempt.id, check.label, command) as facts:
         work = (attempt.task_id, attempt.id)
-        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *work, **told))
-        process, ended = await attempt.execute_command(name, command, check.timeout_s, place)
-    result = await place.judged(check, process, ended)
+        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *work, **facts))
+        process, process_end = await attempt.execute_command(name, command, check.timeout_s, place)
+    result = await place.judge_check(check, process, process_end)
     if subject is None:
         return result
     result = result.model_copy(update={"commit": commit})
-    changed = await subject.changed_during(ended, before)
+    changed = await subject.list_changes_during(process_end, before)
     await _put_back(attempt, check)
     return await subject.examine(name, check, result, changed, policy)
 
 
 async def _put_back(attempt: ActiveAttempt, check: CheckSpec) -> None:
-    """Have the next check see what is committed, and not what this one made of it."""
-    if changed := await attempt.parts.workspaces.put_back(attempt.owner):
-        text = f"The check {check.label} changed {counted_files(changed)}, which was put back."
+    """Restore the commit after a check that changed files, for the next check."""
+    if paths := await attempt.parts.workspaces.put_back(attempt.owner):
+        text = f"The check {check.label} changed {counted_files(paths)}, which was put back."
         await attempt.warn("checks", text)
 
 
@@ -406,15 +410,15 @@ async def _ci(attempt: ActiveAttempt, name: str, check: CheckSpec) -> CheckResul
     parts = attempt.parts
     subject = (attempt.task_id, attempt.id)
     if not attempt.is_worktree:
-        raise Conflict("The check ci needs a branch, and this works in place.")
+        raise Conflict("The check ci needs a branch, and this task works in place.")
 
     async def pause(seconds: float) -> bool:
         with parts.db.watch(attempt.task_id) as changed:
             await changed.wait(seconds)
         return not await attempt.stop_requested()
 
-    with parts.making(attempt.id, check.label, "") as told:
-        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
+    with parts.register_check(attempt.id, check.label, "") as facts:
+        await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **facts))
         commit = attempt.row["checked_commit"]
         return await await_ci(parts, attempt.owner, commit, check, (attempt.id, name), pause)
 
@@ -424,48 +428,48 @@ async def _make_check(attempt: ActiveAttempt, position: int, check: CheckSpec) -
         return await _ci(attempt, f"{CHECKS}{position}", check)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
-        passed, output = await _diff_not_empty(attempt)
+        has_passed, output = await _diff_not_empty(attempt)
     else:
         error = await asyncio.to_thread(_first_error, attempt)
-        passed = error is None
+        has_passed = error is None
         output = (error or "")[:_SHOWN_LINE]
     seconds = round(time.monotonic() - began, 3)
-    return CheckResult(name=check.label, passed=passed, output=output, duration_s=seconds)
+    return CheckResult(name=check.label, passed=has_passed, output=output, duration_s=seconds)
 
 
 async def _diff_not_empty(attempt: ActiveAttempt) -> tuple[bool, str]:
     parts = attempt.parts
     try:
-        if began := attempt.task["starting_tree"]:
-            diff = await parts.workspaces.diff_since(attempt.directory, began)
+        if tree := attempt.task["starting_tree"]:
+            diff = await parts.workspaces.diff_since(attempt.directory, tree)
         elif attempt.is_worktree:
             diff = await task_diff(parts, attempt.task_id, attempt.workspace)
         else:
-            return False, "This check needs a git repository, and the directory is in none."
+            return False, "This check needs a git repository, and the directory is not in one."
     except KapelleError as error:
         return False, error.message
     if not diff.files:
         return False, "The agent changed nothing."
-    redacted = redact(diff.stat.encode(), parts.secrets_of(attempt.task, [attempt.id]))
-    return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
+    text = redact(diff.stat.encode(), parts.secrets_of(attempt.task, [attempt.id]))
+    return True, text.decode("utf-8", "replace")[-MAX_OUTPUT:]
 
 
 def _first_error(attempt: ActiveAttempt) -> str | None:
-    """The first line of what an agent wrote that tells of an error."""
+    """Return the first line of the agent's output that reports an error."""
     agent = attempt.agent()
     for name in ("out.log", "err.log"):
         for text in _texts(agent, attempt.process_dir / name):
-            found = _ERROR.search(text)
-            if found:
-                return text[found.start() :].split("\n", 1)[0]
+            match = _ERROR.search(text)
+            if match:
+                return text[match.start() :].split("\n", 1)[0]
     return None
 
 
 def _texts(agent: AgentAdapter, path: Path) -> Iterator[str]:
-    """What an agent wrote, as text and not in its own line format."""
-    structured = agent.reads_whole_output and path.name == "out.log"
+    """Yield an agent's output as text, not in its own line format."""
+    is_structured = agent.reads_whole_output and path.name == "out.log"
     for line in read_lines(path):
-        if not structured:
+        if not is_structured:
             yield line
             continue
         for event in agent.parse(line):

@@ -1,5 +1,7 @@
-"""Watches a running agent: counts what it uses, warns, and ends one that reached a limit, stalls or
-meets nothing but refusals; the reason is stored with the attempt first."""
+"""Watch a running agent: count its usage, warn, and end it at a limit, a stall or endless refusals.
+
+The reason is stored with the attempt before the agent is ended.
+"""
 
 import asyncio
 import logging
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -28,19 +30,19 @@ from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
 from kapelle.domain.text import excerpt
 from kapelle.engine.locks import checkout_of
-from kapelle.engine.output import SideLog, attempt_usage, highest_usage
+from kapelle.engine.processes.output import SideLog, attempt_usage, highest_usage
 from kapelle.engine.tasks.attempt import ActiveAttempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader, read_tail
 from kapelle.store import accounts, attempts, children, tasks
 
-# A runtime that only waits still wakes up now and then.
+# A runtime that only waits still uses a little CPU time.
 _IDLE_SHARE = 0.02
 _LOOKS = 4
 
 
 class Stall:
-    """Looks at output and CPU time; both must stand still for the whole time."""
+    """Detects a stall: neither output nor CPU time for the whole limit."""
 
     def __init__(self, process_dir: Path, limit_s: float) -> None:
         self._process_dir = process_dir
@@ -50,11 +52,11 @@ class Stall:
         self._since = self._looked = time.monotonic()
 
     def silent_s(self) -> float:
-        """For how long nothing has happened, once that is too long; 0 before."""
+        """Return the seconds without any progress, once they exceed the limit; 0 before."""
         now = time.monotonic()
-        written = process_tree.count_output_bytes(self._process_dir)
-        if written != self._bytes:
-            self._bytes = written
+        size = process_tree.count_output_bytes(self._process_dir)
+        if size != self._bytes:
+            self._bytes = size
             self._since = now
         if now - self._looked >= self._limit_s / _LOOKS:
             self._look_at_cpu(now)
@@ -64,29 +66,29 @@ class Stall:
         return 0.0
 
     def reset(self) -> None:
-        """Begin anew: it was not expected to do anything."""
+        """Start again after a time in which no progress was expected."""
         self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
-        used = process_tree.read_cpu_seconds(self._process_dir)
+        cpu_s = process_tree.read_cpu_seconds(self._process_dir)
         before = self._cpu_s
-        # The first look only tells where to count from; what cannot be told counts as work.
+        # The first look only sets the start. An unknown CPU time counts as work.
         most = _IDLE_SHARE * (now - self._looked)
-        if used is None or (before is not None and used - before > most):
+        if cpu_s is None or (before is not None and cpu_s - before > most):
             self._since = now
-        self._cpu_s = used
+        self._cpu_s = cpu_s
         self._looked = now
 
 
-_PASSING = frozenset({FailureClass.RATE_LIMIT, FailureClass.OVERLOADED})
+_TRANSIENT = frozenset({FailureClass.RATE_LIMIT, FailureClass.OVERLOADED})
 _PROGRESS = frozenset({"text", "tool_call", "tool_result", "plan", "usage", "result"})
-# Errors without any work between them after which nothing else will come.
+# Number of errors in a row, without any work between them, after which the agent is ended.
 _CIRCLES = 10
 _LONGEST = 500
 
 
 class Refusal:
-    """Notes since when nothing but refusals has come; any progress is the end of it."""
+    """Tracks since when the agent has met nothing but refusals; any progress ends that."""
 
     def __init__(self) -> None:
         self._failure: Failure | None = None
@@ -95,6 +97,7 @@ class Refusal:
         self._last_error: AgentEvent | None = None
 
     def add(self, event: AgentEvent) -> None:
+        """Process one event of the agent."""
         if event.kind == "error":
             self._errors = self._errors + 1
             self._last_error = event
@@ -103,20 +106,20 @@ class Refusal:
         if event.kind in _PROGRESS:
             self._failure = None
         elif event.kind == "notice":
-            found = failure_of(event)
-            if found is not None and found.kind in _PASSING:
-                if self._failure:
-                    self._since = self._since
-                else:
+            failure = failure_of(event)
+            if failure is not None and failure.kind in _TRANSIENT:
+                if not self._failure:
                     self._since = time.monotonic()
-                self._failure = found
+                self._failure = failure
 
     def outlasts(self, patience_s: float) -> Failure | None:
-        """The refusal, once it has lasted longer than the agent's own retries should."""
+        """Return the refusal, once it has lasted longer than the agent's own retries should."""
         if self._last_error is not None and self._errors >= _CIRCLES:
-            said = f"{self._errors} errors without any work between them: {self._last_error.text}"
-            found = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
-            return replace(found, evidence=said[:_LONGEST])
+            evidence = (
+                f"{self._errors} errors without any work between them: {self._last_error.text}"
+            )
+            failure = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
+            return replace(failure, evidence=evidence[:_LONGEST])
         if self._failure is None or time.monotonic() - self._since < patience_s:
             return None
         evidence = f"{self._failure.evidence}, for {patience_s:g} s and longer"
@@ -125,13 +128,16 @@ class Refusal:
 
 @dataclass(frozen=True)
 class AttemptLimits:
-    """Turns of one attempt, and money of the whole task less what was spent before."""
+    """Limits of the turns of one attempt, and of the money of the whole task.
+
+    spent_usd is the money that other attempts have used.
+    """
 
     max_turns: int | None
     budget_usd: float | None
     spent_usd: float
-    strict: bool  # whether somebody asked for them, rather than being capped for safety
-    shared: bool = False  # whether others spend of the same budget
+    is_strict: bool  # set for this work; otherwise only a general safety limit
+    is_shared: bool = False  # others use the same budget
 
     @property
     def budget_left_usd(self) -> float | None:
@@ -139,50 +145,52 @@ class AttemptLimits:
             return None
         return left_usd(self.budget_usd, self.spent_usd)
 
-    def exceeded(self, usage: Usage) -> str | None:
-        """The sentence about the limit that was reached; None while there is room."""
+    def find_exceeded(self, usage: Usage) -> str | None:
+        """Return a sentence about the limit that was reached; None while there is room."""
         if self.max_turns is not None and usage.turns > self.max_turns:
             return f"stopped at its limit of {self.max_turns} turns"
-        spent = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(self.budget_usd, spent):
-            return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
+        total_usd = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and not left_usd(self.budget_usd, total_usd):
+            return f"stopped at its budget: ${total_usd:.4f} spent of ${self.budget_usd:g}"
         return None
 
-    def near(self, usage: Usage, share: float) -> list[tuple[str, str]]:
-        """The limits of which this share is used, or that cannot be kept, each with a sentence."""
-        found = []
+    def list_warnings(self, usage: Usage, share: float) -> list[tuple[str, str]]:
+        """Return the limits that are used up to this share or cannot be kept, with sentences."""
+        warnings = []
         if self.max_turns is not None and usage.turns >= share * self.max_turns:
-            found.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
-        spent = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(share * self.budget_usd, spent):
-            found.append(("budget", f"${spent:.4f} of ${self.budget_usd:g} are spent"))
+            warnings.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
+        total_usd = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and not left_usd(share * self.budget_usd, total_usd):
+            warnings.append(("budget", f"${total_usd:.4f} of ${self.budget_usd:g} are spent"))
         if self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0:
             unknown = "the budget cannot be kept: the price of its model is unknown"
-            found.append(("price", unknown))
-        return found
+            warnings.append(("price", unknown))
+        return warnings
 
 
 async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
+    """Return the limits of an attempt, by its task, its settings and its parents."""
     task = attempt.task
     defaults = attempt.settings.tasks
-    budget: float | None = task["budget_usd"] or defaults.budget_usd
-    spent = 0.0
-    # Others may spend of the same budget while it is at work.
+    budget_usd: float | None = task["budget_usd"] or defaults.budget_usd
+    spent_usd = 0.0
+    # Related tasks may use the same budget during the attempt.
     in_tree = await attempt.parts.db.glance(children.in_tree, attempt.task_id)
+    # The tightest budget of all parents applies.
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
         read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
-        if found := await attempt.parts.db.read(read, attempt.task_id):
-            budget, spent = found
-    elif budget is not None:
+        if tightest := await attempt.parts.db.read(read, attempt.task_id):
+            budget_usd, spent_usd = tightest
+    elif budget_usd is not None:
         rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
-        spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
+        spent_usd = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return AttemptLimits(
         max_turns=task["max_turns"] or defaults.max_turns,
-        budget_usd=budget,
-        spent_usd=spent,
-        strict=task["max_turns"] is not None or budget is not None,
-        shared=in_tree and budget is not None,
+        budget_usd=budget_usd,
+        spent_usd=spent_usd,
+        is_strict=task["max_turns"] is not None or budget_usd is not None,
+        is_shared=in_tree and budget_usd is not None,
     )
 
 
@@ -190,14 +198,14 @@ _CAUSE = TypeAdapter(Failure)
 
 
 def recorded_cause(attempt: Mapping[str, Any]) -> Failure | None:
-    """Return why the daemon ended the agent of an attempt's row; None if it did not."""
+    """Return why the daemon ended the agent of an attempt; None if it did not."""
     if attempt["ended_for"]:
         return _CAUSE.validate_python(attempt["ended_for"])
     return None
 
 
 async def usage_before(attempt: ActiveAttempt) -> dict[str, float]:
-    """What the session that an attempt goes on with had counted when it began."""
+    """Return the counters of a resumed session at the start of the attempt."""
     session_id = attempt.row["started_from"]
     if session_id is None:
         return {}
@@ -205,36 +213,43 @@ async def usage_before(attempt: ActiveAttempt) -> dict[str, float]:
 
 
 _log = logging.getLogger("kapelle.watch")
-_SHRUNK = "tampered: somebody else than its supervisor shortened out.log"
+_SHRUNK = "tampered: out.log was shortened by somebody other than its supervisor"
 # Names of tools that change nothing.
 _READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE)
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _STORED_S = 5.0
 _SHARED_S = 0.5
-# So much of what it does is told to whoever looks on.
-_TOLD = 200
-_SHOWN = 20
+# Limits of the texts and the arguments in a live activity.
+_MOST_LETTERS = 200
+_MOST_ARGUMENTS = 20
 _LONGEST_NAME = 60
 _MOST_USED = 100
 
 
-def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool is called with, as far as a line can say it."""
-    plain = [(key, value) for key, value in given.items() if isinstance(value, str | int | float)]
-    return {key: excerpt(v, _TOLD) if isinstance(v, str) else v for key, v in plain[:_SHOWN]}
+def _select_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain arguments of a tool call, shortened."""
+    arguments: dict[str, Any] = {}
+    for key, value in data.items():
+        if len(arguments) == _MOST_ARGUMENTS:
+            break
+        if isinstance(value, str):
+            arguments[key] = excerpt(value, _MOST_LETTERS)
+        elif isinstance(value, int | float):
+            arguments[key] = value
+    return arguments
 
 
 @asynccontextmanager
-async def watched(
+async def watch_agent(
     attempt: ActiveAttempt, agent: AgentAdapter | None, limits: AttemptLimits
 ) -> AsyncIterator[None]:
-    """The agent, if it is known, is watched as long as this lasts."""
+    """Watch an agent inside this context; an unknown agent is not watched."""
     if agent is None:
         yield
         return
     watch = AttemptWatch(attempt, agent, limits, await usage_before(attempt))
-    with attempt.parts.activities.showing(watch):
+    with attempt.parts.activities.register(watch):
         watching = asyncio.create_task(watch.keep())
         try:
             yield
@@ -246,7 +261,7 @@ async def watched(
 
 
 class AttemptWatch:
-    """Watches one attempt until its end; begun again after a crash, it reads anew."""
+    """Watches one attempt until its end. Started again after a crash, it reads from the start."""
 
     def __init__(
         self,
@@ -269,31 +284,31 @@ class AttemptWatch:
         self._stall = Stall(process_dir, attempt.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in attempt.row["warnings"]}
         self._activities = attempt.parts.activities
-        self.ended = asyncio.Event()  # when keep() returns, having looked for the last time
+        self.ended = asyncio.Event()  # set when the agent has ended, so that keep() returns
         self._last: AgentEvent | None = None
         self._usage: Usage | None = None
-        self._most_printed = 0
-        self._told = (0.0, -1)  # when its activity was, and how much it had printed then
-        # What an agent has printed before this daemon watches it may be hours old.
+        self._largest_size = 0
+        self._last_activity = (0.0, -1)  # moment and output size of the last activity
+        # Output from before this watch may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
-        self._past = Counter[str]()  # calls on what somebody else held, by its path
+        self._lock_conflicts = Counter[str]()  # writes to paths that others held, by path
         self._stored_at = time.monotonic()
         self._stored: Usage | None = None
-        self._windows: dict[str, Any] = {}  # of its account, as told and not stored yet
+        self._windows: dict[str, Any] = {}  # limits that the provider reported, not stored yet
 
     async def keep(self) -> None:
-        """Look again and again; whatever goes wrong here, the attempt goes on."""
+        """Look again and again until the end; no error here may end the attempt."""
         own = self._agent.capabilities
-        watched = not own.budget or not own.max_turns
-        if self._limits.strict and watched:
+        counts_here = not own.budget or not own.max_turns
+        if self._limits.is_strict and counts_here:
             pause = _STRICT_S
         else:
             pause = _CALM_S
         looked_at = time.monotonic()
         while not await self._ended_within(min(pause, self._activities.pause_s)):
             try:
-                # Whoever looks on is told sooner than limits are looked at, which costs more.
-                await self._tell()
+                # Activities are published more often than limits are checked, which costs more.
+                await self._publish_activity()
                 if time.monotonic() - looked_at < pause:
                     continue
                 looked_at = time.monotonic()
@@ -311,73 +326,79 @@ class AttemptWatch:
                 await self.ended.wait()
         return self.ended.is_set()
 
-    async def _tell(self) -> None:
-        """Tell whoever looks on what it does, if something was printed since the last time."""
-        (told_at, before) = self._told
+    async def _publish_activity(self) -> None:
+        """Publish the activity, if there is new output."""
+        (published_at, size) = self._last_activity
         now = time.monotonic()
-        if now - told_at >= self._activities.pause_s and self._printed() != before:
-            self._told = (now, self._printed())
+        if now - published_at >= self._activities.pause_s and self._output_size() != size:
+            self._last_activity = (now, self._output_size())
             if self._agent.reads_whole_output:
                 await asyncio.to_thread(self._count)
-            self._activities.tell(self)
+            self._activities.publish(self)
 
-    def _printed(self) -> int:
+    def _output_size(self) -> int:
         try:
             return os.stat(self._attempt.process_dir / "out.log").st_size
         except FileNotFoundError:
             return 0
 
     def _has_shrunk(self) -> bool:
-        """Whether the log is shorter than it was before."""
-        printed = self._printed()
-        has_shrunk = printed < self._most_printed
-        self._most_printed = max(printed, self._most_printed)
+        """Return whether the log is shorter than before."""
+        size = self._output_size()
+        has_shrunk = size < self._largest_size
+        self._largest_size = max(size, self._largest_size)
         return has_shrunk
 
     def activity(self) -> Activity:
-        """What it does at this moment."""
+        """Return the present activity of the agent."""
         attempt = self._attempt
         last = self._last
         kind = last.kind if last else None
         text = self._fold.last_text
         if not self._agent.reads_whole_output:
             kind = "text"
-            text = read_tail(attempt.process_dir / "out.log", _TOLD)
+            text = read_tail(attempt.process_dir / "out.log", _MOST_LETTERS)
+        line = ""
+        name = ""
+        arguments: dict[str, Any] = {}
+        shown_kind: Literal["text", "tool_call"] | None = None
         if kind == "text":
+            shown_kind = "text"
             line = text.rstrip().rpartition("\n")[2]
-        else:
-            line = ""
+        elif last:
+            shown_kind = "tool_call"
+            name = excerpt(last.name, _MOST_LETTERS)
+            arguments = _select_arguments(last.data)
         return Activity(
             at=datetime.now(UTC),
             task_id=attempt.task_id,
             attempt_id=attempt.id,
             run_id=attempt.task["run_id"],
-            kind="text" if kind == "text" else "tool_call" if kind else None,
-            name=excerpt(last.name, _TOLD) if last and kind != "text" else "",
-            text=excerpt(line.strip(), _TOLD),
-            data=_shown(last.data) if last and kind != "text" else {},
+            kind=shown_kind,
+            name=name,
+            text=excerpt(line.strip(), _MOST_LETTERS),
+            data=arguments,
             usage=self._usage,
-            output_bytes=self._printed(),
+            output_bytes=self._output_size(),
         )
 
     async def _look(self) -> bool:
-        """One look; True when the agent was told to end."""
+        """Check everything once; return True if the agent was ended."""
         settings = self._attempt.settings
         if self._has_shrunk():
-            # Its supervisor only ever adds to the log. What was counted stands.
+            # The supervisor only appends to the log. The usage counted so far remains.
             return await self._end(Failure(FailureClass.TAMPERED, _SHRUNK))
+        usage = None
         if self._agent.reads_whole_output:
             usage = await asyncio.to_thread(self._count)
-        else:
-            usage = None
-        if usage is not None and (sentence := self._limits.exceeded(usage)):
+        if usage is not None and (sentence := self._limits.find_exceeded(usage)):
             return await self._end(Failure(FailureClass.LIMIT, sentence))
-        if refused := self._refusal.outlasts(settings.failures.patience_s):
-            return await self._end(refused)
+        if refusal := self._refusal.outlasts(settings.failures.patience_s):
+            return await self._end(refusal)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
         if silent_s:
             task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
-            # A person, in a terminal or asked something, may think for as long as they like.
+            # A person in a terminal, or with a question, may take any time.
             if task["interactive"] or task["status"] == TaskStatus.WAITING:
                 self._stall.reset()
                 silent_s = 0.0
@@ -391,12 +412,12 @@ class AttemptWatch:
         return False
 
     async def look_back(self) -> None:
-        """Warn of what the last answer used, once the agent has ended."""
+        """Warn of limits and locks once more, after the agent has ended."""
         if not self._agent.reads_whole_output:
             return
         try:
             usage = await asyncio.to_thread(self._count)
-            if self._limits.strict:
+            if self._limits.is_strict:
                 await self._warn_of_limits(usage)
             await self._store_windows()
             await self._warn_of_locks()
@@ -404,6 +425,7 @@ class AttemptWatch:
             _log.exception("looking back at %s failed", self._attempt.id)
 
     def _count(self) -> Usage | None:
+        """Read the new output, and return the usage so far. Blocks."""
         self._read_side_log()
         for line in self._err.lines():
             for event in self._agent.parse_stderr(line.text):
@@ -418,43 +440,47 @@ class AttemptWatch:
                     self._note_locks(event)
                 self._note_window(event)
         if not self._caught_up:
-            # Refusals of then may be overcome long since, and limits have moved on.
+            # Old refusals may have been overcome, and old limits may have changed.
             self._refusal = Refusal()
             self._caught_up = True
             self._windows = {}
         attempt = self._attempt
         model = attempt.row["model"]
         self._usage = attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
-        attempt.counted = highest_usage(attempt.counted, self._usage)
+        attempt.counted_usage = highest_usage(attempt.counted_usage, self._usage)
         return self._usage
 
     def _note_window(self, event: AgentEvent) -> None:
-        """Keep what its provider has just told of a limit; a share that it did not is unknown."""
+        """Keep a limit that the provider has just reported; a missing share is unknown."""
         if event.kind == "window" and event.name:
-            used = event.data.get("used")
+            share = event.data.get("used")
             resets_at = reset_stated(event.data.get("resets_at"))
-            is_share = isinstance(used, int | float) and 0 <= used <= _MOST_USED
+            is_share = isinstance(share, int | float) and 0 <= share <= _MOST_USED
             self._windows[event.name[:_LONGEST_NAME]] = {
-                "used": used if is_share else None,
+                "used": share if is_share else None,
                 "resets_at": resets_at.isoformat() if resets_at else None,
                 "told_at": datetime.now(UTC).isoformat(),
             }
 
     def _note_locks(self, event: AgentEvent) -> None:
-        """Count a tool that would write what somebody else holds."""
+        """Count a tool call that would write to a path that somebody else holds."""
         attempt = self._attempt
         if not attempt.shares_files or _READS.search(event.name or ""):
             return
         place = os.path.realpath(attempt.directory)
-        held = attempt.parts.locks.in_way_of_tool(event.data, place, checkout_of(place), attempt.id)
-        if held:
-            self._past[held.path] += 1
+        lock = attempt.parts.locks.in_way_of_tool(event.data, place, checkout_of(place), attempt.id)
+        if lock:
+            self._lock_conflicts[lock.path] += 1
 
     async def _warn_of_locks(self) -> None:
-        refused = self._attempt.parts.locks.refused
-        past = [p for p, times in self._past.items() if times > refused[self._attempt.id, p]]
-        if past:
-            text = f"it wrote what somebody else held, and nothing kept it from: {', '.join(past)}"
+        refusals = self._attempt.parts.locks.refusals
+        attempt_id = self._attempt.id
+        paths = []
+        for path, count in self._lock_conflicts.items():
+            if count > refusals[attempt_id, path]:
+                paths.append(path)
+        if paths:
+            text = f"it wrote to paths that others had locked: {', '.join(paths)}"
             await self._warn("lock", text)
 
     def _read_side_log(self) -> None:
@@ -462,22 +488,20 @@ class AttemptWatch:
             path = self._side_log.find(self._fold.session_id)
             if path:
                 self._side = LogReader(path, self._side_log.begin)
-            else:
-                self._side = None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line.text):
                 self._note_window(event)
                 if event.kind in {"usage", "model", "session"}:
                     self._fold.add(event)
                 elif event.kind == "notice":
-                    # It is read out of step with the output, which alone tells of progress.
+                    # Only the output shows progress: the side log may be ahead of it or behind.
                     self._refusal.add(event)
 
     async def _warn_of_limits(self, usage: Usage | None) -> None:
         health = self._attempt.settings.health
         limit = self._attempt.timeout_s
         seconds = (datetime.now(UTC) - self._attempt.row["started_at"]).total_seconds()
-        for what, text in self._limits.near(usage, health.warn_at) if usage else ():
+        for what, text in self._limits.list_warnings(usage, health.warn_at) if usage else ():
             await self._warn(what, text)
         if limit is not None and seconds >= health.warn_at * limit:
             await self._warn("time", f"{seconds:.0f} of {limit:g} s are over")
@@ -490,9 +514,9 @@ class AttemptWatch:
             await self._attempt.warn(what, text)
 
     async def _store(self, usage: Usage | None) -> None:
-        """Store what was used so far, and see what others have used, now and then."""
+        """Periodically store the usage so far, and reload the limits."""
         now = time.monotonic()
-        if now - self._stored_at < (_SHARED_S if self._limits.shared else _STORED_S):
+        if now - self._stored_at < (_SHARED_S if self._limits.is_shared else _STORED_S):
             return
         self._stored_at = now
         if usage is not None and usage != self._stored:
@@ -502,13 +526,14 @@ class AttemptWatch:
         await self._store_windows()
 
     async def _store_windows(self) -> None:
-        told = self._windows
+        windows = self._windows
         self._windows = {}
-        if told and (account := self._attempt.row["account"]):
-            await self._attempt.parts.db.write(accounts.told, account, told)
+        if windows and (account := self._attempt.row["account"]):
+            await self._attempt.parts.db.write(accounts.told, account, windows)
 
     async def _end(self, failure: Failure) -> bool:
         """Store why the agent is ended, then end it."""
+        # Stored first: after a crash, the reason would be lost with the ended agent.
         await self._attempt.update(ended_for=_CAUSE.dump_python(failure, mode="json"))
         self._attempt.parts.runner.stop(self._attempt.process_dir, failure.evidence)
         return True

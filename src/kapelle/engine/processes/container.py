@@ -1,7 +1,7 @@
-"""The container of a workspace: a script that runs commands in it, and its removal.
+"""Run the commands of a workspace in a container, and remove the container afterwards.
 
-All that is known of a container lies in a directory of the home that is written before it is begun,
-so that a new daemon finds it; it goes when its worktree is gone.
+Everything about a container is written into a directory of the home before the container starts, so
+that a new daemon finds it. The container is removed once its worktree is gone.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from pathlib import Path
 import psutil
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.engine.environment import passed
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.environment import select_variables
 from kapelle.home import Home, read_own
 from kapelle.runner.command import Command, CommandResult, RunningCommand
 from kapelle.settings.models import DockerSettings, Settings
 from kapelle.workspaces import checkouts_around
 
 SCRIPT = "in-container"
-TOLD = (
-    "The commands of this project (tests, package managers, its programs) run in a container: "
-    f"write `{SCRIPT} COMMAND ARGUMENT…`. The files in it are those of your working directory."
+INSTRUCTIONS = (
+    "Run the commands of this project (tests, package managers, its programs) in its container: "
+    f"`{SCRIPT} COMMAND ARGUMENT…`. The container shows the files of your working directory."
 )
 _log = logging.getLogger("kapelle.container")
 _BEGIN_S = 1200.0
@@ -39,10 +39,10 @@ _HEAD = """\
 {set}top={top} base={base} name={name} engine={engine} marks={marks}
 """
 _EXEC = """\
-# Runs a command in the container of this workspace, and ends it there when this is ended.
+# Run a command in the container of this workspace; end it there when this script is ended.
 here=$(pwd -P)
 case "$here/" in "$top"/*) inside=${{here#"$top"}} ;; *) inside= ;; esac
-# As long as its mark is there, it may be that it still runs there.
+# While the mark exists, the command may still run in the container.
 mark=$(mktemp "$marks/$$.XXXXXXXXXX") || mark=$$.$(date +%s)
 mark=${{mark##*/}}
 end() {{
@@ -59,7 +59,7 @@ rm -f "$marks/$mark"
 exit $code
 """
 _END = """\
-# Ends what runs in the container by a mark; where no container runs, nothing does.
+# End the commands with a mark. Without a running container there are none.
 inside= mark=
 {enter}
 enter /bin/sh -c 'for one in /proc/[0-9]*; do
@@ -86,7 +86,7 @@ exec "$engine" run -d --name "$name" -v "$top":{workdir} {user}{options} \
   --entrypoint /bin/sh {image} -c 'while :; do sleep 3600; done'
 """
 _BEGIN_SERVICE = 'cd "$base" && exec "$engine" compose -p "$name" {files}up -d {service}\n'
-# An engine that is not there has removed nothing.
+# A missing engine is a failure: it has removed nothing.
 _REMOVE = """\
 left=$("$engine" ps -aq --filter {by}"$name") || exit
 [ -z "$left" ] || "$engine" rm -f -v $left || exit
@@ -98,21 +98,22 @@ done
 
 
 async def begin_container(parts: Parts, settings: Settings, worktree: Path | None) -> Path | None:
-    """Have the container of a worktree run, if it is to have one, and give its script.
+    """Start the container of a worktree, if the settings ask for one, and return its script.
 
-    It is the daemon that begins it, for all that a command begins is ended with the command.
+    The daemon starts it, because everything that a command starts is ended with the command. Raises
+    WorkspaceError if the container cannot be started.
     """
     if worktree is None or not settings.workspace.docker.is_configured:
         return None
-    script = await asyncio.to_thread(_written, parts.home, settings, worktree)
-    await end_left(parts)
-    ended = await _run(parts, script.parent, "begin", _BEGIN_S)
-    if ended.code:
-        told = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip()[-500:]
-        if ended.timed_out:
-            how = "was not there in time"
+    script = await asyncio.to_thread(_write_scripts, parts.home, settings, worktree)
+    await end_left_commands(parts)
+    result = await _run(parts, script.parent, "begin", _BEGIN_S)
+    if result.code:
+        message = (result.stderr or result.stdout).decode("utf-8", "replace").strip()[-500:]
+        if result.timed_out:
+            how = "did not start in time"
         else:
-            how = f"could not be begun: {told}"
+            how = f"could not be started: {message}"
         engine = settings.workspace.docker.engine
         raise WorkspaceError(
             f"The container of the workspace {how}.", hint=f"Does `{engine} ps` work?"
@@ -120,44 +121,48 @@ async def begin_container(parts: Parts, settings: Settings, worktree: Path | Non
     return script
 
 
-async def end_left(parts: Parts) -> None:
-    """End what runs in containers though its command here was killed, and could not end it: what
-    an engine executes belongs to the engine."""
-    for mark in await asyncio.to_thread(left_marks, parts.home.containers):
+async def end_left_commands(parts: Parts) -> None:
+    """End commands in containers whose scripts were killed.
+
+    Such a script could not end its command: the engine owns what runs in a container.
+    """
+    for mark in await asyncio.to_thread(find_left_marks, parts.home.containers):
         await _run(parts, mark.parents[1], "end", _END_S, mark.name)
 
 
-def left_marks(containers: Path) -> list[Path]:
-    """The marks of commands whose scripts are gone."""
+def find_left_marks(containers: Path) -> list[Path]:
+    """Return the marks of commands whose scripts are gone."""
     marks = [*containers.glob("*/marks/*")]
     if marks:
-        every = [*psutil.process_iter(["cmdline"])]
+        processes = [*psutil.process_iter(["cmdline"])]
     else:
-        every = []
-    going = {f"{one.pid}": "\0".join(one.info["cmdline"] or ()) for one in every}
-    here = "\0".join(going.values())
-    # A script that has its mark, which begins with its pid, may not have come to its command yet.
-    begun = {mark for mark in marks if SCRIPT in going.get(mark.name.partition(".")[0], "")}
-    return [mark for mark in marks if mark not in begun and mark.name not in here]
+        processes = []
+    command_lines = {f"{one.pid}": "\0".join(one.info["cmdline"] or ()) for one in processes}
+    all_lines = "\0".join(command_lines.values())
+    # A mark begins with the pid of its script, which may not have started its command yet.
+    active = {
+        mark for mark in marks if SCRIPT in command_lines.get(mark.name.partition(".")[0], "")
+    }
+    return [mark for mark in marks if mark not in active and mark.name not in all_lines]
 
 
 async def _run(
     parts: Parts, place: Path, script: str, timeout_s: float, *arguments: str
 ) -> CommandResult:
-    env = passed(parts.environ, parts.settings().environment.pass_)
+    env = select_variables(parts.environ, parts.settings().environment.pass_)
     command = Command([str(place / script), *arguments], env, place, timeout_s, _MOST_OUTPUT)
     return await asyncio.to_thread(RunningCommand(command).run)
 
 
 def script_of(home: Home, settings: Settings, worktree: Path | None) -> Path | None:
-    """The script that runs its arguments in the container of a worktree; None without one."""
-    wanted = settings.workspace.docker.is_configured
-    if wanted and worktree:
-        return _written(home, settings, worktree)
+    """Return the script that runs its arguments in the container of a worktree, if any."""
+    if settings.workspace.docker.is_configured and worktree:
+        return _write_scripts(home, settings, worktree)
     return None
 
 
-def _written(home: Home, settings: Settings, worktree: Path) -> Path:
+def _write_scripts(home: Home, settings: Settings, worktree: Path) -> Path:
+    """Write the scripts of a worktree's container where they differ, and return the first."""
     docker = settings.workspace.docker
     top = os.path.realpath(worktree)
     digest = hashlib.sha256(top.encode("utf-8", "surrogateescape")).hexdigest()[:10]
@@ -165,10 +170,12 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
     place = home.containers / name
     (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
-        "top": shlex.quote(top), "base": shlex.quote(_base(settings, top)), "name": name,
+        "top": shlex.quote(top),
+        "base": shlex.quote(_base(settings, top)),
+        "name": name,
         "engine": shlex.quote(docker.engine),
         "marks": shlex.quote(str(place / "marks")),
-        # A compose file may use them.
+        # A compose file may refer to these variables.
         "set": "".join(
             f"export {one}={shlex.quote(value)}\n"
             for one, value in settings.environment.set.items()
@@ -177,13 +184,20 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
             f'-e {one}="${{{one}-}}" ' for one in (*_NAMES, *settings.environment.set)
         ),
         **(_service(docker) if docker.service else _image(docker)),
-    }  # fmt: skip
-    enter, begin = (_IN_SERVICE, _BEGIN_SERVICE) if docker.service else (_IN_IMAGE, _BEGIN_IMAGE)
-    scripts = {SCRIPT: _EXEC, "end": _END, "begin": begin, "remove": _REMOVE}
-    bodies = {file: body.replace("{enter}", enter) for file, body in scripts.items()}
-    texts = {file: (_HEAD + body).format_map(facts) for file, body in bodies.items()}
-    for file, text in {"worktree": top, **texts}.items():
+    }
+    if docker.service:
+        enter = _IN_SERVICE
+        begin = _BEGIN_SERVICE
+    else:
+        enter = _IN_IMAGE
+        begin = _BEGIN_IMAGE
+    texts = {"worktree": top}
+    for file, body in {SCRIPT: _EXEC, "end": _END, "begin": begin, "remove": _REMOVE}.items():
+        # {enter} first, since it holds placeholders of its own.
+        texts[file] = (_HEAD + body.replace("{enter}", enter)).format_map(facts)
+    for file, text in texts.items():
         path = place / file
+        # A command may be running the present script, so it is replaced as a whole.
         if not _holds(path, text):
             fresh = place / f".{file}.{os.getpid()}"
             fresh.write_text(text, encoding="utf-8")
@@ -193,7 +207,7 @@ def _written(home: Home, settings: Settings, worktree: Path) -> Path:
 
 
 def _base(settings: Settings, top: str) -> str:
-    """Return where compose files are looked for: where the configuration with the service lies."""
+    """Return the directory for compose files: that of the configuration with the service."""
     place = settings.place_of("workspace.docker.service")
     if place:
         checkouts = checkouts_around(place)
@@ -205,7 +219,7 @@ def _base(settings: Settings, top: str) -> str:
 
 
 def _image(docker: DockerSettings) -> dict[str, str]:
-    # What is written in it belongs to whoever runs the daemon.
+    # Files that the container writes belong to the user of the daemon.
     if "podman" in docker.engine:
         keep = "--userns=keep-id "
     else:
@@ -238,7 +252,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _lacks_worktree(place: Path) -> bool:
-    """Whether the worktree of a container is gone, as far as its file tells."""
+    """Return whether the worktree of a container is gone, according to its file."""
     try:
         return not Path(os.fsdecode(read_own(place / "worktree"))).is_dir()
     except OSError:
@@ -246,13 +260,13 @@ def _lacks_worktree(place: Path) -> bool:
 
 
 async def remove_containers(parts: Parts) -> None:
-    """Remove the containers whose worktrees are gone; one that cannot be is tried again later."""
+    """Remove the containers whose worktrees are gone; retry a failed removal later."""
 
-    def orphans() -> list[Path]:
-        found = [*parts.home.containers.glob("*/remove")]
-        return [one.parent for one in found if _lacks_worktree(one.parent)]
+    def list_orphans() -> list[Path]:
+        places = [script.parent for script in parts.home.containers.glob("*/remove")]
+        return [place for place in places if _lacks_worktree(place)]
 
-    for place in await asyncio.to_thread(orphans):
+    for place in await asyncio.to_thread(list_orphans):
         if (await _run(parts, place, "remove", _REMOVE_S)).code:
             _log.warning("the container %s could not be removed yet", place.name)
         else:

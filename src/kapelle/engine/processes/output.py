@@ -1,5 +1,7 @@
-"""What agents and commands said: summaries of output and of the log that some agents keep beside it
-(the side log), what was used and what that costs, and what a command says that is a check."""
+"""Summaries of the output of agents and commands, with usage, cost and check results.
+
+Some agents keep a log of their own beside their output: the side log.
+"""
 
 import fnmatch
 import glob
@@ -22,20 +24,20 @@ from kapelle.runner.process_dir import ProcessEnd
 from kapelle.runner.shim.files import ERR, OUT, size
 from kapelle.settings import Settings
 
-SHOWN_OUTPUT = 20_000
-# So much of the output of a failed check is told in the history.
-_TOLD_LINES = 30
-_TOLD = 4000
+MAX_OUTPUT = 20_000
+# Limits of a failed check's output in the history.
+_HISTORY_LINES = 30
+_HISTORY_LETTERS = 4000
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
-# A search for a side log ends after so many names.
+# Limits of the search for a side log, since agents write the directories.
 _MOST_NAMES = 100_000
 _MOST_MATCHES = 1_000
 _ESCAPED = re.compile(r"\[([*?[])\]")  # by glob.escape
 
 
 def read_output(agent: AgentAdapter, process_dir: Path, side_log: "SideLog | None") -> Summary:
-    """Return the summary of an agent's output, completed by the agent's side log."""
+    """Return the summary of an agent's output, completed with the agent's side log."""
     if agent.reads_whole_output:
         last_bytes = None
     else:
@@ -45,22 +47,25 @@ def read_output(agent: AgentAdapter, process_dir: Path, side_log: "SideLog | Non
 
 
 def with_side_log(agent: AgentAdapter, side_log: "SideLog | None", summary: Summary) -> Summary:
-    """Complete the summary of an output by the agent's side log, if it keeps one."""
+    """Complete the summary of an output with the agent's side log, if there is one."""
     if side_log is None:
         return summary
     return completed_by(summary, summarise(agent, side_log.lines(summary.session_id)))
 
 
 def output_tail(process_dir: Path) -> str:
-    """The end of what an agent printed, on both streams, as text."""
-    printed = read_tail(process_dir / OUT, _TAIL)
-    return f"{printed}\n{read_tail(process_dir / ERR, _TAIL // 2)}".strip()
+    """Return the end of both output streams of an agent as text."""
+    output = read_tail(process_dir / OUT, _TAIL)
+    return f"{output}\n{read_tail(process_dir / ERR, _TAIL // 2)}".strip()
 
 
 def attempt_usage(
     summary: Summary, before: Mapping[str, float], model: str | None, settings: Settings
 ) -> Usage | None:
-    """The usage of one attempt alone, with its price; before is what its session had counted."""
+    """Return the usage and the price of one attempt alone.
+
+    before holds the counters of its session at the start of the attempt.
+    """
     if summary.usage is None:
         return None
     counts = summary.usage.model_dump()
@@ -77,7 +82,7 @@ def attempt_usage(
 
 
 def session_counters(summary: Summary) -> dict[str, float]:
-    """The session's counters as they stand, for the attempt that goes on with it."""
+    """Return the session's current counters, for the attempt that resumes the session."""
     if summary.usage is None:
         return {}
     counts = summary.usage.model_dump()
@@ -85,7 +90,7 @@ def session_counters(summary: Summary) -> dict[str, float]:
 
 
 def highest_usage(one: Usage | None, other: Usage | None) -> Usage | None:
-    """The larger figure of each kind."""
+    """Return the larger figure of each kind."""
     if one is None or other is None:
         return one or other
     counts = one.model_dump()
@@ -97,19 +102,24 @@ def highest_usage(one: Usage | None, other: Usage | None) -> Usage | None:
 
 
 def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
-    """The sum of what is known; its cost is unknown where that of any part is."""
-    known = [part for part in parts if part is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    counts = [part.model_dump() for part in known]
-    columns = {name: [count[name] for count in counts] for name in Usage.model_fields}
-    return Usage(**{name: None if None in some else sum(some) for name, some in columns.items()})
+    """Return the sum of all known usage; the cost is unknown if the cost of any part is."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    total: dict[str, Any] = present[0].model_dump()
+    for part in present[1:]:
+        for name, value in part.model_dump().items():
+            if total[name] is None or value is None:
+                total[name] = None
+            else:
+                total[name] += value
+    return Usage.model_validate(total)
 
 
 class SideLog(BaseModel):
-    """Where an agent keeps a log of its own, and the offset at which this attempt begins there.
+    """Where an agent keeps a log of its own, and the offset at which this attempt begins.
 
-    It is stored in the database and never in a file: the agent could write that.
+    The place is stored in the database and never in a file, which the agent could change.
     """
 
     pattern: str
@@ -118,20 +128,20 @@ class SideLog(BaseModel):
 
     @classmethod
     def of_row(cls, row: Mapping[Any, Any]) -> "SideLog | None":
-        """Return what is stored with an attempt or a process."""
+        """Return the side log that is stored with an attempt or a process."""
         if row["side_log"]:
             return cls.model_validate(row["side_log"])
         return None
 
     def find(self, session_id: str | None = None) -> Path | None:
-        """Return the newest file that matches; None without one, or without a known session."""
+        """Return the newest matching file; None without a match or without a known session."""
         session = session_id or self.session_id
         if session is None and "{session}" in self.pattern:
             return None
         return newest_match(self.pattern.replace("{session}", glob.escape(session or "")))
 
     def after_present(self) -> "SideLog":
-        """Return the same log, beginning behind what the resumed session has left there."""
+        """Return the log, beginning after the lines of the resumed session."""
         if self.session_id:
             path = self.find()
         else:
@@ -141,7 +151,7 @@ class SideLog(BaseModel):
         return self
 
     def lines(self, session_id: str | None) -> Iterator[str]:
-        """Yield the lines that are about this attempt."""
+        """Yield the lines that belong to this attempt."""
         if path := self.find(session_id):
             yield from read_lines(path, max(0, size(str(path)) - self.begin))
 
@@ -149,12 +159,12 @@ class SideLog(BaseModel):
 def newest_match(pattern: str) -> Path | None:
     """Return the last file, by name, that matches a glob pattern.
 
-    Unlike glob, ** follows no links, and the search ends after a number of names: agents write
+    Unlike glob, ** follows no links. The search ends after a number of names, because agents write
     the directories that are searched.
     """
     names_left = itertools.repeat(None, _MOST_NAMES)
-    found = _matches(Path("/"), Path(pattern).parts[1:], names_left)
-    return max(itertools.islice(found, _MOST_MATCHES), default=None)
+    matches = _matches(Path("/"), Path(pattern).parts[1:], names_left)
+    return max(itertools.islice(matches, _MOST_MATCHES), default=None)
 
 
 def _matches(place: Path, parts: Sequence[str], names_left: Iterator[None]) -> Iterator[Path]:
@@ -179,28 +189,30 @@ def _matches(place: Path, parts: Sequence[str], names_left: Iterator[None]) -> I
 
 
 def check_facts(result: CheckResult) -> dict[str, Any]:
-    """What the history tells of a check; of one that failed, also the end of its output."""
+    """Return a check's event data; for a failed check with the end of its output."""
     facts = result.model_dump(include={"name", "duration_s", "exit_code"})
     if result.proved is False:
         facts["proof"] = result.proof
     if not result.passed:
-        facts["output"] = "\n".join(result.output.strip().split("\n")[-_TOLD_LINES:])[-_TOLD:]
+        facts["output"] = "\n".join(result.output.strip().split("\n")[-_HISTORY_LINES:])[
+            -_HISTORY_LETTERS:
+        ]
     return facts
 
 
-def check_result(check: CheckSpec, ended: ProcessEnd, output: str) -> CheckResult:
-    """What a command says that is a check: it passed if it succeeded."""
-    if ended.succeeded:
+def check_result(check: CheckSpec, end: ProcessEnd, output: str) -> CheckResult:
+    """Return the result of a check whose command has ended: it passed if that succeeded."""
+    if end.succeeded:
         text = output
     else:
-        text = f"{output}\n[{ended.describe_end(check.timeout_s)}]".lstrip()
+        text = f"{output}\n[{end.describe_end(check.timeout_s)}]".lstrip()
     return CheckResult(
         name=check.label,
-        passed=ended.succeeded,
+        passed=end.succeeded,
         output=text,
-        duration_s=round(ended.duration_s, 3),
+        duration_s=round(end.duration_s, 3),
         command=check.command,
-        exit_code=ended.exit.code,
-        out_sha256=ended.out_sha256,
-        err_sha256=ended.err_sha256,
+        exit_code=end.exit.code,
+        out_sha256=end.out_sha256,
+        err_sha256=end.err_sha256,
     )

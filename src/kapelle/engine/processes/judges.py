@@ -1,4 +1,4 @@
-"""Which files of a repository judge work or decide what a check does, by their names.
+"""The files of a repository that judge work or decide what a check does, by their names.
 
 A judge is a test, or a file that leads a check: its configuration, a script that it runs, or a
 module that a test runner imports by itself or in place of one of its own.
@@ -92,14 +92,14 @@ def is_tool(path: str) -> bool:
     return is_shell(path) or bool(_TOOL.search(path))
 
 
-def executed(command: str) -> set[str]:
+def list_executed(command: str) -> set[str]:
     """Return the paths that a command runs as programs or scripts, as they are written there."""
     return {os.path.normpath(path) for path in _EXECUTED.findall(command)}
 
 
-def included(makefile: str) -> set[str]:
+def list_includes(makefile: str) -> set[str]:
     """Return the paths of the files that a makefile includes."""
-    return {path for line in _INCLUDE.findall(makefile) for path in line.split()}
+    return set(" ".join(_INCLUDE.findall(makefile)).split())
 
 
 def named_scripts(text: str) -> set[str]:
@@ -120,7 +120,7 @@ def named_scripts(text: str) -> set[str]:
         words = _QUOTES.sub(" ", line).strip("\t @-")
         paths.update(map(os.path.normpath, _INTERPRETED.findall(words)))
         for part in re.split(r":\s", words):
-            paths.update(path for path in executed(part.strip("\t @-")) if is_tool(path))
+            paths.update(path for path in list_executed(part.strip("\t @-")) if is_tool(path))
     return paths
 
 
@@ -135,7 +135,7 @@ def imported_modules(text: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Judges:
-    """The judges of one check: its command, where it runs, and what files that lead it name."""
+    """The judges of one check: its command, its directory, and the files that its settings name."""
 
     command: str
     directory: str = ""
@@ -173,12 +173,12 @@ class Judges:
 
     def among(self, files: Mapping[str, str]) -> dict[str, str]:
         """Return those of the files by whose content a proof of the check is remembered."""
-        chosen = [
+        paths = [
             path
             for path in files
             if self.judges(path) or self.is_setting(path) or _SHELL.search(path)
         ]
-        return {path: files[path] for path in chosen}
+        return {path: files[path] for path in paths}
 
     def decisive(self, files: list[str]) -> list[str]:
         """Return those of the changed files that the check must look at."""
@@ -190,8 +190,8 @@ class Judges:
     def asks_for(self, path: str, before: Iterable[str]) -> bool:
         """Tell whether the command names a file, or a directory of it, that is new."""
         words = [os.path.normpath(word) for word in _WORD.findall(self.command)]
-        named = [os.path.normpath(os.path.join(self.directory, word)) for word in words]
-        for place in (*named, *words):
+        paths = [os.path.normpath(os.path.join(self.directory, word)) for word in words]
+        for place in (*paths, *words):
             is_named = path == place or path.startswith(f"{place}/")
             was_there = any(one == place or one.startswith(f"{place}/") for one in before)
             if is_named and place != "." and not was_there:
@@ -200,7 +200,7 @@ class Judges:
 
     @cached_property
     def _scripts(self) -> set[str]:
-        return executed(self.command)
+        return list_executed(self.command)
 
     def _is_executed(self, path: str) -> bool:
         if self.directory:

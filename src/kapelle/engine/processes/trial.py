@@ -1,7 +1,7 @@
-"""The runs of one check in throwaway copies of a worktree, and what they tell about it.
+"""Run one check in temporary copies of a worktree, and draw conclusions from the results.
 
-Some files of a copy are those of the base, or hold nonsense; what the check says there tells
-whether it passes only with what the work changed of it, and whether it looks at the work.
+Some files of a copy are those of the base, or hold garbage. The results show whether the check
+passes only with its changed judges, and whether it looks at the work.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from types import MappingProxyType
 from kapelle.domain.errors import Conflict, WorkspaceError
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.text import counted_files
-from kapelle.engine.judges import Judges, is_test
+from kapelle.engine.processes.judges import Judges, is_test
 from kapelle.runner.process_dir import ProcessEnd
 
-# So many changed files are garbled one by one, for so long in all; more are garbled together.
+# Limits of the number of files that are garbled one by one, and of the total time for that.
 _MOST_ALONE = 8
 _ALONE_S = 300.0
 _MOST_PROOFS = 2
@@ -24,8 +24,8 @@ _MOST_PROOFS = 2
 class CopyContent:
     """The files of a copy that differ from the worktree.
 
-    The changed ones hold nonsense, or what they hold in the base, if one is named; the garbled
-    ones hold nonsense besides.
+    The changed files hold garbage, or their content in the base, if one is named. The garbled files
+    hold garbage in addition.
     """
 
     changed: Sequence[str]
@@ -39,7 +39,7 @@ RunInCopy = Callable[[str, CopyContent, float], Awaitable[ProcessEnd]]
 
 @dataclass(frozen=True)
 class TrialFinding:
-    """What was found out about a check; it is remembered if it holds for other work too."""
+    """The conclusion about a check; a lasting one is remembered for other work."""
 
     proved: bool | None
     proof: str
@@ -47,21 +47,21 @@ class TrialFinding:
     is_earlier: bool = False  # it was found out for other work
     passes_only_with: list[str] = field(default_factory=list)
     overlooks: list[str] = field(default_factory=list)
-    # What this trial saw, without what earlier ones did, and the files or groups of files whose
-    # nonsense it noticed then.
+    # The conclusion of this trial alone, and the files or groups of files whose garbage the check
+    # noticed in it.
     observed: str = ""
     noticed: list[list[str]] = field(default_factory=list)
 
 
 class TrialStopped(Exception):
-    """Somebody stopped the work while a check was run again."""
+    """Somebody stopped the work during a trial."""
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Changed tests and settings that may be why a check passes."""
+    """Changed tests and settings that may be the reason why a check passes."""
 
-    # What was there before the work, and new files that lead the check.
+    # Files from before the work, and new files that lead the check.
     altered: list[str]
     new_tests: list[str]
 
@@ -72,7 +72,7 @@ class Suspects:
 
 @dataclass(frozen=True)
 class Trial:
-    """The runs of one check in copies of the worktree, each of which holds other files."""
+    """The runs of one check in copies of the worktree, each with other files."""
 
     check: CheckSpec
     judges: Judges
@@ -84,6 +84,7 @@ class Trial:
     run_in_copy: RunInCopy
 
     def suspects(self, changed: list[str]) -> Suspects:
+        """Return the changed files that may be the reason why the check passes."""
         before = self.before
         judging = [path for path in changed if self.judges.judges(path)]
         existing = [
@@ -92,58 +93,61 @@ class Trial:
             if path in before and (self.judges.judges(path) or self.judges.is_setting(path))
         ]
         if not existing and not any(map(is_test, before)):
-            # The first tests of a repository take the place of none.
+            # The first tests of a repository replace none.
             return Suspects([], [])
-        added = [path for path in judging if path not in before]
-        leading = [path for path in added if self.judges.leads(path)]
-        tests = [path for path in added if path not in leading]
+        new_paths = [path for path in judging if path not in before]
+        leading = [path for path in new_paths if self.judges.leads(path)]
+        tests = [path for path in new_paths if path not in leading]
         new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
         return Suspects(existing + leading, new_tests)
 
     async def passes_on_base(self, changed: list[str]) -> bool:
-        """Run it on the base, without anything of the work."""
+        """Return whether the check passes on the base, without the work."""
         try:
             return await self._reverted_passes("untouched", changed)
         except (WorkspaceError, Conflict, OSError):
             return False
 
     async def find_changed_judges(self, suspects: Suspects) -> TrialFinding | None:
-        """Run it with the tests and settings of the base; return None if it passes with them."""
-        named = suspects.all
+        """Run the check with the tests and settings of the base; return None if it passes."""
+        suspicious = suspects.all
         try:
             if await self._reverted_passes("judged", suspects.all):
                 return None
-            # New tests are named only where the others do not explain it.
+            # New tests are blamed only if the altered ones do not explain the result.
             has_both = suspects.altered and suspects.new_tests
             if has_both and not await self._reverted_passes("older", suspects.altered):
-                named = suspects.altered
-            unsure = await self._find_fault_of_copy()
-            fault = unsure.proof if unsure else None
+                suspicious = suspects.altered
+            copy_fault = await self._find_fault_of_copy()
+            fault = copy_fault.proof if copy_fault else None
         except (WorkspaceError, Conflict, OSError) as error:
             fault = f"Not proved: {error}"
-        if all(map(is_test, named)):
+        if all(map(is_test, suspicious)):
             kind = "tests"
         else:
             kind = "tests or settings"
-        proof = f"It passes only with {kind} changed by this work: {counted_files(named)}."
+        proof = f"It passes only with {kind} changed by this work: {counted_files(suspicious)}."
         if fault is not None:
-            # The work itself may see to it that the check fails in a copy.
-            names = counted_files(named)
+            # The work itself may cause the failure in a copy.
+            names = counted_files(suspicious)
             proof = f"This work changed {kind} that decide about it: {names}. {fault}"
-        return TrialFinding(False, proof, passes_only_with=named)
+        return TrialFinding(False, proof, passes_only_with=suspicious)
 
     def decisive(self, changed: list[str]) -> list[str]:
         """Return those of the changed files that the check must look at."""
-        # That a test fails which was removed says nothing about the rest.
-        kept = [path for path in changed if path in self.held or not is_test(path)]
-        return self.judges.decisive(kept) if kept else []
+        # The failure of a removed test proves nothing about the rest.
+        candidates = [path for path in changed if path in self.held or not is_test(path)]
+        if not candidates:
+            return []
+        return self.judges.decisive(candidates)
 
     async def find_blindness(
         self, changed: list[str], seen: Mapping[str, str] = MappingProxyType({})
     ) -> TrialFinding | None:
-        """Run it where changed files hold nonsense; return None if nothing was changed.
+        """Run the check with garbage in the changed files; return None if nothing was changed.
 
-        Files that it was seen to notice in earlier work, each with the proof, are not tried again.
+        seen holds the proofs of the files that the check noticed in earlier work; they are not
+        tried again.
         """
         files = self.decisive(changed)
         if not files:
@@ -151,14 +155,16 @@ class Trial:
             if changed:
                 return TrialFinding(None, proof)
             return None
-        there = [path for path in files if path in self.held]
-        earlier = [path for path in there if path in seen]
+        existing = [path for path in files if path in self.held]
+        earlier = [path for path in existing if path in seen]
         try:
-            alone, together = await self._find_noticed([path for path in there if path not in seen])
+            alone, together = await self._find_noticed(
+                [path for path in existing if path not in seen]
+            )
             fresh = [*alone, *together]
             state = "holds nonsense"
             overlooked = [path for path in files if path not in {*earlier, *fresh}]
-            # As it was before: a mode that was changed, or a file that has to be there.
+            # With the content of the base: for a changed mode, or a file that only has to exist.
             if overlooked and not await self._reverted_passes("reverted", overlooked):
                 if not earlier and not fresh:
                     fresh = overlooked
@@ -166,21 +172,21 @@ class Trial:
                 overlooked = []
             noticed = [*earlier, *fresh]
             if not noticed:
-                return _blind(files, is_garbled=bool(there))
-            if (blinded := await self._find_blinding(changed, overlooked, noticed)) is not None:
-                return blinded
-            if (unsure := await self._find_fault_of_copy()) is not None:
-                return unsure
+                return _blind(files, is_garbled=bool(existing))
+            if (doubt := await self._find_blinding(changed, overlooked, noticed)) is not None:
+                return doubt
+            if (copy_fault := await self._find_fault_of_copy()) is not None:
+                return copy_fault
         except (WorkspaceError, Conflict, OSError) as error:
             return TrialFinding(None, f"Not proved: {error}")
-        # That it fails where what leads it holds nonsense says nothing of other work.
+        # A failure with garbage in its own settings proves nothing about other work.
         is_lasting = bool(fresh) and not all(map(self.judges.is_beside, files))
         observed = f"It fails where {counted_files(fresh)} {state}." if fresh else ""
-        proof = " ".join(filter(None, (observed, joined_proofs(seen[path] for path in earlier))))
-        noticed_here = [[path] for path in alone]
-        # Which file of a group it noticed is not known: only the same group counts again.
-        if together and set(there) == set(noticed):
-            noticed_here.append(there)
+        proof = " ".join(filter(None, (observed, join_proofs(seen[path] for path in earlier))))
+        groups = [[path] for path in alone]
+        # The check may have noticed any file of a group, so only the same group counts again.
+        if together and set(existing) == set(noticed):
+            groups.append(existing)
         return TrialFinding(
             True,
             proof,
@@ -188,24 +194,24 @@ class Trial:
             is_earlier=bool(earlier),
             overlooks=overlooked,
             observed=observed,
-            noticed=noticed_here,
+            noticed=groups,
         )
 
     async def _find_blinding(
         self, changed: list[str], overlooked: list[str], noticed: list[str]
     ) -> TrialFinding | None:
-        """Return a doubt if the work keeps the check from files that it looked at before.
+        """Return a doubt if the work hides files from the check that it looked at before.
 
-        Then the noticed files are only what stands in the way: a module in place of the runner's,
-        or a plugin of it.
+        The noticed files are then only the obstacle: a module in place of the runner's, or a
+        plugin.
         """
         existing = [path for path in overlooked if path in self.before and path in self.held]
         if self.base is None or not existing:
             return None
         if (await self._run("sight", changed, revert=True, garbled=existing)).succeeded:
             return None
-        # Where it fails on the base as it is, that tells nothing, unless nothing else was noticed
-        # of what was there.
+        # A failure on the unchanged base proves nothing, unless the check noticed no other file of
+        # the base.
         notices_others = any(path in self.before for path in noticed)
         if notices_others and not await self._reverted_passes("base", changed):
             return None
@@ -217,9 +223,9 @@ class Trial:
         return TrialFinding(False, proof, passes_only_with=noticed, overlooks=overlooked)
 
     async def _find_noticed(self, paths: list[str]) -> tuple[list[str], list[str]]:
-        """Return the files whose nonsense the check notices alone, then those of groups.
+        """Return the files whose garbage the check notices alone, then those of groups.
 
-        Each is tried alone while they are few.
+        Files are tried one by one while they are few.
         """
         alone = list[str]()
         together = list[str]()
@@ -228,25 +234,28 @@ class Trial:
         if 1 < len(paths) <= _MOST_ALONE:
             while rest and spent_s < _ALONE_S:
                 path = rest.pop(0)
-                ended = await self._run(f"garbled/{len(rest)}", [path])
-                spent_s += ended.duration_s
-                if not ended.succeeded:
+                end = await self._run(f"garbled/{len(rest)}", [path])
+                spent_s += end.duration_s
+                if not end.succeeded:
                     alone.append(path)
-        # New files that do not run say nothing of those that were there.
+        # A failure with new files proves nothing about the files of the base.
         existing = [path for path in rest if path in self.before]
         new = [path for path in rest if path not in self.before]
         for what, group in (("garbled", existing), ("garbled/new", new)):
             if group and not (await self._run(what, group)).succeeded:
-                (alone if len(group) == 1 else together).extend(group)
+                if len(group) == 1:
+                    alone += group
+                else:
+                    together += group
         return alone, together
 
     async def _find_fault_of_copy(self) -> TrialFinding | None:
-        """Return why a failure in a copy says nothing: it fails in one of the work as it is."""
+        """Return why a failure in a copy proves nothing: the unchanged work fails there too."""
         limit_s = self.check.timeout_s
-        ended = await self._run("intact", [], limit_s=limit_s)
-        if ended.succeeded:
+        end = await self._run("intact", [], limit_s=limit_s)
+        if end.succeeded:
             return None
-        how = ended.describe_end(limit_s)
+        how = end.describe_end(limit_s)
         proof = f"Not proved: in a copy of the workspace it fails by itself ({how})."
         return TrialFinding(None, proof, is_lasting=True)
 
@@ -265,15 +274,13 @@ class Trial:
         content = CopyContent(paths, self.base if revert else None, garbled)
         if limit_s is None:
             limit_s = self.limit_s
-        else:
-            limit_s = limit_s
-        ended = await self.run_in_copy(what, content, limit_s)
-        if ended.ended_by == "stop":
+        end = await self.run_in_copy(what, content, limit_s)
+        if end.ended_by == "stop":
             raise TrialStopped
-        return ended
+        return end
 
 
-def joined_proofs(proofs: Iterable[str]) -> str:
+def join_proofs(proofs: Iterable[str]) -> str:
     """Return proofs as a text: each sentence once, and only the first of many."""
     return " ".join(list(dict.fromkeys(proofs))[:_MOST_PROOFS])
 

@@ -1,10 +1,10 @@
-"""What a passed check is worth: whether it saw the commit, and whether it looks at the work.
+"""Verify the value of a passed check: it saw the commit, and it looks at the work.
 
-A check runs in the worktree, which then holds what a fresh checkout of the commit and the set-up
-hold. It is run again in throwaway copies of the worktree: where tests and settings that the work
-changed are those of the base; where changed files hold nonsense; if it passes there, where they are
-as they were before the work; and, if it failed, on the work as it is, or it may have failed because
-of the copy.
+A check runs in the worktree, which then holds a fresh checkout of the commit and the results of the
+set-up. To prove the check, it is run again in temporary copies of the worktree: with the tests and
+settings of the base, if the work changed them; with garbage in the changed files; with the changed
+files of the base, if it passes with garbage; and, if it failed, with the work as it is, because the
+copy itself may be the cause.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from kapelle.domain.errors import LimitReached, Tampered
 from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.domain.text import counted_files
-from kapelle.engine.judges import (
+from kapelle.engine.parts import Parts
+from kapelle.engine.processes.judges import (
     Judges,
     imported_modules,
-    included,
     is_makefile,
     is_shell,
     is_tool,
+    list_includes,
     named_scripts,
 )
-from kapelle.engine.launch import ProcessLocation
-from kapelle.engine.parts import Parts
-from kapelle.engine.trial import (
+from kapelle.engine.processes.launch import ProcessLocation
+from kapelle.engine.processes.trial import (
     CopyContent,
     Suspects,
     Trial,
     TrialFinding,
     TrialStopped,
-    joined_proofs,
+    join_proofs,
 )
 from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.redaction import redact
@@ -51,17 +51,17 @@ from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
 _MOST_LEADING = 256_000
-# Of more files it is only remembered that they were noticed together.
+# Beyond this number, only the whole group of noticed files is remembered.
 _MOST_RECALLED = 200
 # The mode of a submodule in a tree.
 _SUBMODULE = "160000"
 _ADVICE = (
-    "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
-    "as it is with --prove never."
+    "Make sure that it tests this tree and these files (docs/environment.md), then retry, or "
+    "accept it unproved with --prove never."
 )
-# Files by which Python runs other code before a program, in the packages of the user.
 # The fields of a result that hold output of the check, or names of files.
 _TEXTS = {"output", "proof", "passes_only_with", "changed_meanwhile", "overlooks"}
+# Files in the user's packages by which Python runs other code before a program.
 _USER_SITE = ("sitecustomize.py", "usercustomize.py", "*.pth")
 
 States = Mapping[str, object]
@@ -69,7 +69,7 @@ States = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Subject:
-    """What a check is made on: a commit in a worktree of the owner, where and how it is run."""
+    """The subject of a check: a commit in the worktree of an owner, and how to run commands."""
 
     place: ProcessLocation
     owner: str
@@ -78,7 +78,7 @@ class Subject:
     commit: str
     # When the first agent began in this worktree; None if none did.
     since: FileSystemMoment | None
-    # Runs a command, given the name of its process, itself, its limit in seconds and its place.
+    # Runs a command, by the name of its process, its text, its timeout and its location.
     execute: Callable[[str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]]
 
     @classmethod
@@ -93,9 +93,10 @@ class Subject:
             [str, str, float, ProcessLocation], Awaitable[tuple[Process, ProcessEnd]]
         ],
     ) -> "Subject":
+        """Read when the first agent began in this worktree, and return the subject."""
         began = await place.parts.db.read(attempts.began_in, owner)
         now = await place.parts.workspaces.moment(owner)
-        # A worktree that was made anew is another directory.
+        # A recreated worktree has another inode, so earlier moments do not apply to it.
         moments = [FileSystemMoment(ns, inode) for ns, inode in began if inode == now.inode]
         since = min(moments, key=lambda moment: moment.ns, default=None)
         return cls(place, owner, workspace, repository, commit, since, execute)
@@ -109,17 +110,19 @@ class Subject:
         return Path(self.workspace.path)
 
     async def check_out(self, name: str, policy: Prove, *, is_first: bool) -> States | None:
-        """Have the worktree hold the commit and what the set-up made, before a check.
+        """Restore the commit and the results of the set-up in the worktree, before a check.
 
-        Returns what tells changes during the check, None if the check began before a crash. What
-        earlier checks of the same work built stays for the later ones.
+        Returns the states of the files, by which changes during the check are detected; None if the
+        check began before a crash. Files that earlier checks of the same work built are kept.
         """
         if name in await self.parts.processes(self.place.owner):
             return None
         workspaces = self.parts.workspaces
         if is_first and self.since and policy != "never":
             await workspaces.put_aside(self.owner, self.commit, self.since)
-        attributes = [path for path in await self._changed() if path.endswith(".gitattributes")]
+        attributes = [
+            path for path in await self._list_changed() if path.endswith(".gitattributes")
+        ]
         await workspaces.check_out(self.owner, self.commit, every_file=bool(attributes))
         return await workspaces.file_states(self.owner, self.commit)
 
@@ -147,7 +150,7 @@ class Subject:
             if not result.passed:
                 return result
         elif changed:
-            result = _changed_meanwhile(result, changed)
+            result = _doubt_changed_files(result, changed)
         if policy != "never" and not result.is_doubted:
             result = await self._prove(name, check, result, policy)
         is_worthless = result.proved is not True or result.is_doubted
@@ -156,14 +159,14 @@ class Subject:
             result = result.model_copy(update={"passed": False, "output": output})
         return result
 
-    async def changed_during(self, ended: ProcessEnd, before: States | None) -> list[str]:
+    async def list_changes_during(self, end: ProcessEnd, before: States | None) -> list[str]:
         """Return the tracked files that were changed while a check ran, also those changed back."""
         after = await self.parts.workspaces.file_states(self.owner, self.commit)
         if before is not None:
             return [path for path, state in after.items() if state != before.get(path)]
-        if ended.started_at is None:
+        if end.started_at is None:
             return []
-        began_ns = int(ended.started_at.timestamp() * 1e9)
+        began_ns = int(end.started_at.timestamp() * 1e9)
         return [path for path, state in after.items() if state is None or state[0] > began_ns]
 
     async def _again_as_left(self, name: str, check: CheckSpec, result: CheckResult) -> CheckResult:
@@ -186,7 +189,7 @@ class Subject:
             f"It passes only with files that git ignores and that were written during the work: "
             f"{counted_files(left)}. If it needs them, let workspace.setup make them."
         )
-        return _doubted(again, proof, passes_only_with=left)
+        return _doubt(again, proof, passes_only_with=left)
 
     async def _after_set_up(self, name: str, check: CheckSpec) -> CheckResult | None:
         """Run a check after another set-up of the workspace; return None if that failed."""
@@ -195,32 +198,32 @@ class Subject:
         setup = settings.workspace
         directory = self.repository
         place = self.place.at(directory, settings.directory_of("workspace.setup", directory))
-        again = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, place
-        if not (await self.execute(*again))[1].succeeded:
+        setup_command = f"{name}/setup", setup.setup or "", setup.setup_timeout_s, place
+        if not (await self.execute(*setup_command))[1].succeeded:
             return None
         await workspaces.check_out(self.owner, self.commit)
         before = await workspaces.file_states(self.owner, self.commit)
-        result, ended = await self._run(f"{name}/set-up", check)
-        changed = await self.changed_during(ended, before)
-        if changed and result.passed:
-            return _changed_meanwhile(result, changed)
+        result, end = await self._run(f"{name}/set-up", check)
+        paths = await self.list_changes_during(end, before)
+        if paths and result.passed:
+            return _doubt_changed_files(result, paths)
         return result
 
     async def _run(self, name: str, check: CheckSpec) -> tuple[CheckResult, ProcessEnd]:
-        process, ended = await self.execute(name, check.command or "", check.timeout_s, self.place)
-        result = await self.place.judged(check, process, ended)
-        return result.model_copy(update={"commit": self.commit}), ended
+        process, end = await self.execute(name, check.command or "", check.timeout_s, self.place)
+        result = await self.place.judge_check(check, process, end)
+        return result.model_copy(update={"commit": self.commit}), end
 
     async def _prove(
         self, name: str, check: CheckSpec, result: CheckResult, policy: Prove
     ) -> CheckResult:
-        outside = await asyncio.to_thread(self._written_outside, check.command or "")
+        outside = await asyncio.to_thread(self._list_new_programs, check.command or "")
         if outside:
             names = ", ".join(outside)
             proof = f"Part of the check was written during the work, outside of it: {names}."
-            return _doubted(result, proof, changed_meanwhile=outside)
-        shown = self.parts.making(self.place.owner, f"proof of {check.label}", check.command or "")
-        with shown:
+            return _doubt(result, proof, changed_meanwhile=outside)
+        label = f"proof of {check.label}"
+        with self.parts.register_check(self.place.owner, label, check.command or ""):
             finding = await self._find(name, check, result.duration_s, policy)
         if finding is None:
             return result
@@ -233,15 +236,18 @@ class Subject:
         }
         return result.model_copy(update=update)
 
-    def _written_outside(self, command: str) -> list[str]:
-        """Return files outside of the worktree that lead the programs of a check and were written
-        since the agent began."""
+    def _list_new_programs(self, command: str) -> list[str]:
+        """Return programs of a check that were written since the agent began.
+
+        Only files outside of the worktree are returned.
+        """
         if self.since is None:
             return []
         variables = self.place.variables.values
         base = variables.get("PYTHONUSERBASE") or os.path.join(variables.get("HOME", "/"), ".local")
-        names = (f"{glob.escape(base)}/lib/python*/site-packages/{name}" for name in _USER_SITE)
-        paths = [path for name in names for path in glob.glob(name)]
+        paths: list[str] = []
+        for name in _USER_SITE:
+            paths += glob.glob(f"{glob.escape(base)}/lib/python*/site-packages/{name}")
         search = variables.get("PATH", os.defpath)
         for word in dict.fromkeys(re.findall(r"[\w.+-]+", command)):
             program = shutil.which(word, path=search)
@@ -250,41 +256,42 @@ class Subject:
         return [path for path in dict.fromkeys(paths) if _is_newer(path, self.since.ns)]
 
     async def _judges(self, command: str, files: Mapping[str, str]) -> Judges:
+        """Return the judges of a check, with all scripts that it runs directly or not."""
         inside = os.path.relpath(self.place.cwd, self._worktree)
         directory = "" if inside == "." else inside
         includes = set[str]()
         judges = Judges(command, directory)
         # In a thread: a repository may have tens of thousands of files.
         unread = await asyncio.to_thread(_naming_scripts, judges, files)
-        read = set[str]()
+        visited = set[str]()
         # A makefile may run a script that runs another one.
         while unread:
-            read |= unread
-            named = set[str]()
+            visited |= unread
+            scripts = set[str]()
             for path in sorted(unread):
-                named |= await self._named_by(path, directory, files)
-            includes |= named
-            unread = {path for path in named if path in files and is_shell(path)} - read
+                scripts |= await self._list_scripts(path, directory, files)
+            includes |= scripts
+            unread = {path for path in scripts if path in files and is_shell(path)} - visited
         return Judges(command, directory, frozenset(includes))
 
-    async def _named_by(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
+    async def _list_scripts(self, path: str, directory: str, files: Mapping[str, str]) -> set[str]:
         """Return the files that a makefile includes, and the scripts that a file runs."""
         text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
-        # Named from where it is, or from where the check runs.
+        # A name is relative to the file itself, to the directory of the check, or to the top.
         places = {os.path.dirname(path), directory, ""}
         names = await asyncio.to_thread(named_scripts, text)
-        scripts = {
-            os.path.normpath(os.path.join(place, name)) for name in names for place in places
-        }
+        scripts = set[str]()
+        for name in names:
+            scripts |= {os.path.normpath(os.path.join(place, name)) for place in places}
         # Not every word that looks like a path is one.
-        named = {script for script in scripts if script in files or is_tool(script)}
+        scripts = {script for script in scripts if script in files or is_tool(script)}
         if is_makefile(path):
-            for name in included(text):
-                named |= {os.path.normpath(os.path.join(place, name)) for place in places}
-        return named
+            for name in list_includes(text):
+                scripts |= {os.path.normpath(os.path.join(place, name)) for place in places}
+        return scripts
 
     def _key(self, judges: Judges, files: Mapping[str, str]) -> str:
-        """By what a command is remembered: led or judged by other files, it is another one."""
+        """Return the key of a remembered proof: the command, and the content of its judges."""
         digest = hashlib.sha256(f"{self.repository}\0{judges.command}".encode())
         for path, content in sorted(judges.among(files).items()):
             digest.update(f"\0{path}\0{content}".encode("utf-8", "backslashreplace"))
@@ -293,80 +300,81 @@ class Subject:
     async def _find(
         self, name: str, check: CheckSpec, took_s: float, policy: Prove
     ) -> TrialFinding | None:
-        """Return what the check is worth, None if that is not known."""
+        """Prove a check, or recall a proof; return None if nothing is known about it."""
         parts = self.parts
         command = check.command or ""
         workspaces = parts.workspaces
         base = self.workspace.base_commit
-        changed = await self._changed()
+        changed_paths = await self._list_changed()
         files = await workspaces.tree(self.owner, self.commit)
-        if base is None:
-            before = files
-        else:
+        before = files
+        if base is not None:
             before = await workspaces.tree(self.owner, base)
         judges = await self._judges(command, files)
         key = await asyncio.to_thread(self._key, judges, files)
         earlier_key = await asyncio.to_thread(self._key, judges, before)
-        known = await parts.db.read(attempts.known_proof, key)
+        remembered_proof = await parts.db.read(attempts.known_proof, key)
 
         async def run(what: str, content: CopyContent, limit_s: float) -> ProcessEnd:
             return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
 
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
-        held = frozenset(path for path, entry in files.items() if not _is_foreign(entry))
-        earlier_held = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
-        trial = Trial(check, judges, base, limit_s, earlier_held, held, run)
-        suspects = trial.suspects(changed)
-        others = [path for path in changed if path not in suspects.all]
-        if shadows := await self._find_shadows(trial, changed, others):
+        paths = frozenset(path for path, entry in files.items() if not _is_foreign(entry))
+        earlier_paths = frozenset(path for path, entry in before.items() if not _is_foreign(entry))
+        trial = Trial(check, judges, base, limit_s, earlier_paths, paths, run)
+        suspects = trial.suspects(changed_paths)
+        others = [path for path in changed_paths if path not in suspects.all]
+        if shadows := await self._find_shadows(trial, changed_paths, others):
             suspects = Suspects([*suspects.altered, *shadows], suspects.new_tests)
         memory = ProofMemory()
         if policy == "once":
-            # With the tests of the base it passes then, and was seen to look at work with these.
-            memory = await self._recall(earlier_key if suspects.all else key, trial, changed)
-        if not suspects.all and policy == "once" and known:
-            if known["proved"] is None:
-                return TrialFinding(None, known["proof"], is_earlier=True)
+            # If the tests changed, only a proof with the tests of the base counts.
+            memory = await self._recall(earlier_key if suspects.all else key, trial, changed_paths)
+        if not suspects.all and policy == "once" and remembered_proof:
+            if remembered_proof["proved"] is None:
+                return TrialFinding(None, remembered_proof["proof"], is_earlier=True)
             if memory.is_enough:
                 return TrialFinding(True, memory.proof, is_earlier=True)
-        finding = await self._try(trial, changed, suspects, memory)
-        if finding is None and known is not None and known["proved"] is False:
-            # Where nothing was changed it looks at no more than it did then.
-            return TrialFinding(False, known["proof"], is_earlier=True)
+        finding = await self._try(trial, changed_paths, suspects, memory)
+        if finding is None and remembered_proof is not None and remembered_proof["proved"] is False:
+            # Without a change, the check is as blind as before.
+            return TrialFinding(False, remembered_proof["proof"], is_earlier=True)
         if finding is None or finding.passes_only_with:
             return finding
-        # One that was seen to look at other work is not forgotten for this.
-        if finding.is_lasting or (finding.proved is False and known is None):
+        # A proof with other work is not overwritten by a doubt about this work.
+        if finding.is_lasting or (finding.proved is False and remembered_proof is None):
             at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
             proof = f"{finding.observed or finding.proof} Remembered from {self.owner}, {at}."
             digests = {key} | {_file_key(key, paths) for paths in finding.noticed}
             await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
         return finding
 
-    async def _recall(self, key: str, trial: Trial, changed: list[str]) -> "ProofMemory":
-        """Return which of the changed files the check of a key was seen to notice."""
+    async def _recall(self, key: str, trial: Trial, changed_paths: list[str]) -> "ProofMemory":
+        """Return the memory of which changed files a check has noticed before."""
         read = self.parts.db.read
-        known = await read(attempts.known_proof, key)
-        if known is None or not known["proved"]:
+        remembered_proof = await read(attempts.known_proof, key)
+        if remembered_proof is None or not remembered_proof["proved"]:
             return ProofMemory()
-        decisive = trial.decisive(changed)
-        # That it noticed a file says nothing of work that removes it.
-        there = [path for path in decisive if path in trial.held]
-        groups = {_file_key(key, there): there}
-        if len(there) <= _MOST_RECALLED:
-            for path in there:
+        decisive = trial.decisive(changed_paths)
+        # A noticed file proves nothing about work that removes the file.
+        existing = [path for path in decisive if path in trial.held]
+        groups = {_file_key(key, existing): existing}
+        if len(existing) <= _MOST_RECALLED:
+            for path in existing:
                 groups[_file_key(key, [path])] = [path]
         proofs = dict[str, str]()
         for row in await read(attempts.known_proofs, sorted(groups)):
             for path in groups[row["digest"]]:
                 proofs[path] = row["proof"]
-        return ProofMemory(known["proof"], decisive, proofs)
+        return ProofMemory(remembered_proof["proof"], decisive, proofs)
 
-    async def _find_shadows(self, trial: Trial, changed: list[str], others: list[str]) -> list[str]:
-        """Return new modules in the place of installed ones that older tests import.
+    async def _find_shadows(
+        self, trial: Trial, changed_paths: list[str], others: list[str]
+    ) -> list[str]:
+        """Return new modules that replace installed ones which older tests import.
 
-        Others are the changed files that are neither tests nor settings.
-        Tests may also be older than the module that they are for: then the check fails on the base.
+        others are the changed files that are neither tests nor settings. Tests may also be older
+        than the module that they test: then the check fails on the base, and nothing is returned.
         """
         judges = trial.judges
         new = [path for path in others if path in trial.held and path not in trial.before]
@@ -374,26 +382,28 @@ class Subject:
         names = set[str]().union(*modules.values())
         if not names or trial.base is None:
             return []
-        older = trial.before & trial.held - set(changed)
-        imported = set[str]()
+        older = trial.before & trial.held - set(changed_paths)
+        imports = set[str]()
         for path in sorted(older):
             if path.endswith(".py") and judges.judges(path):
                 text = await self.parts.workspaces.read_start(self.owner, path, _MOST_LEADING)
-                imported |= imported_modules(text)
-        names &= imported
+                imports |= imported_modules(text)
+        names &= imports
         if names:
             names -= await asyncio.to_thread(_modules_of, judges, trial.before)
         shadows = [path for path in new if not names.isdisjoint(modules[path])]
-        if shadows and await trial.passes_on_base(changed):
+        if shadows and await trial.passes_on_base(changed_paths):
             return shadows
         return []
 
     async def _try(
-        self, trial: Trial, changed: list[str], suspects: Suspects, memory: "ProofMemory"
+        self, trial: Trial, changed_paths: list[str], suspects: Suspects, memory: "ProofMemory"
     ) -> TrialFinding | None:
-        """Run the check in copies; files that it was seen to notice earlier are not tried again.
+        """Run the check in copies; skip the files that it has noticed before.
 
-        Where the work changed tests, that stands only if it passes with those of the base.
+        If the work changed tests, a remembered proof counts only if the check passes with those of
+        the base. The copy is removed at the end, but not when the daemon stops: its process
+        continues.
         """
         parts = self.parts
         finding = None
@@ -404,18 +414,18 @@ class Subject:
                     if finding is None and memory.is_enough:
                         finding = TrialFinding(True, memory.proof, is_earlier=True)
                 if finding is None:
-                    finding = await trial.find_blindness(changed, memory.proofs)
+                    finding = await trial.find_blindness(changed_paths, memory.proofs)
             except TrialStopped:
                 finding = None
             except (Tampered, LimitReached):
                 await parts.workspaces.remove_copy(self.owner)
                 raise
-            # Not after any other error: when the daemon is stopped, a process goes on there.
+            # Not after any other error: if the daemon stops, a process continues in the copy.
             failpoint("proof_before_removal")
             await parts.workspaces.remove_copy(self.owner)
         return finding
 
-    async def _changed(self) -> list[str]:
+    async def _list_changed(self) -> list[str]:
         """Return the paths that differ between the base and the commit.
 
         The trees decide: in the worktree, a link or a directory may stand in the place of a file.
@@ -435,7 +445,7 @@ class Subject:
     async def _run_in_copy(
         self, name: str, command: str, content: CopyContent, timeout_s: float
     ) -> ProcessEnd:
-        """Run the check in a copy; one that was begun before a crash has its copy."""
+        """Run the check in a copy; a process that began before a crash has its copy already."""
         if name not in await self.parts.processes(self.place.owner):
             await self.parts.workspaces.copy(
                 self.owner, content.changed, content.base, garbled_paths=content.garbled
@@ -447,27 +457,27 @@ class Subject:
 
 @dataclass(frozen=True)
 class ProofMemory:
-    """What a check was seen to notice in earlier work."""
+    """The files that a check has noticed in earlier work, with the proofs."""
 
-    # Of the command as such; None if it was not seen to look at any work.
+    # The proof of the command as such; None if there is none.
     general: str | None = None
-    # The files of this work that it has to look at, and the proofs of those that it noticed.
+    # The files of this work that the check must look at, and the proofs for noticed ones.
     decisive: Sequence[str] = ()
     proofs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_enough(self) -> bool:
-        """Tell whether the check was seen to notice each file that it has to look at."""
+        """Return whether the check has noticed each file that it must look at."""
         return self.general is not None and self.proofs.keys() >= set(self.decisive)
 
     @property
     def proof(self) -> str:
-        """Return the proofs in a sentence or two."""
-        return joined_proofs(self.proofs.values()) or self.general or ""
+        """Return the proofs as one or two sentences."""
+        return join_proofs(self.proofs.values()) or self.general or ""
 
 
 def _file_key(key: str, paths: Sequence[str]) -> str:
-    """Return by what is remembered that the check of a key noticed files."""
+    """Return the key for a proof that a check noticed these files."""
     digest = hashlib.sha256(key.encode())
     for path in paths:
         digest.update(f"\0{path}".encode("utf-8", "backslashreplace"))
@@ -488,12 +498,12 @@ def _is_foreign(entry: str | None) -> bool:
     return entry is None or entry.startswith(_SUBMODULE)
 
 
-def _changed_meanwhile(result: CheckResult, changed: list[str]) -> CheckResult:
-    proof = f"While it ran {counted_files(changed)} changed: it may not have seen the commit."
-    return _doubted(result, proof, changed_meanwhile=changed)
+def _doubt_changed_files(result: CheckResult, paths: list[str]) -> CheckResult:
+    proof = f"While it ran {counted_files(paths)} changed: it may not have seen the commit."
+    return _doubt(result, proof, changed_meanwhile=paths)
 
 
-def _doubted(result: CheckResult, proof: str, **paths: list[str]) -> CheckResult:
+def _doubt(result: CheckResult, proof: str, **paths: list[str]) -> CheckResult:
     return result.model_copy(update={"proved": False, "proof": proof, **paths})
 
 

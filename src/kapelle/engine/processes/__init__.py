@@ -1,0 +1,1 @@
+"""How the processes of agents and checks are made, and how their results are judged."""
