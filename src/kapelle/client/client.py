@@ -265,8 +265,8 @@ class Client:
         kind: str | None = None,
         task: str | None = None,
         project: str | None = None,
-        limit: int = 20,
         repository: str | None = None,
+        limit: int = 20,
     ) -> SearchView:
         """Search words in prompts, transcripts, results, notes and learnings."""
         parameters = {
