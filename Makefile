@@ -95,7 +95,7 @@ chaos: setup machine
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 # Accept the public API as it is now; a test compares it with what is stored.
 api: setup

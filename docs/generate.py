@@ -12,15 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
+from docs.services import idle_services
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from kapelle.agents.base import Capabilities
 from kapelle.agents.registry import get
-from kapelle.api.app import routes
+from kapelle.api import app
 from kapelle.cli.commands import commands, load
-from kapelle.cli.main import app
+from kapelle.cli.main import app as cli_app
 from kapelle.domain.learning import LearningSpec
 from kapelle.domain.options import KEY
 from kapelle.domain.schedule import ScheduleSpec
@@ -68,8 +69,8 @@ def _page(name: str) -> str:
 
 
 def openapi() -> str:
-    """docs/openapi.json, from the routes."""
-    return json.dumps(routes().openapi(), indent=2, ensure_ascii=False) + "\n"
+    """docs/openapi.json, from the table of operations."""
+    return json.dumps(app.openapi(idle_services()), indent=2, ensure_ascii=False) + "\n"
 
 
 _CLI_INTRODUCTION = """\
@@ -104,7 +105,7 @@ def _command_sections(command: Any, title: str, level: str) -> Iterator[str]:
 
 
 def _command_help(command: Any, path: str) -> str:
-    parent = get_command(app).context_class(get_command(app), info_name="")
+    parent = get_command(cli_app).context_class(get_command(cli_app), info_name="")
     context = command.context_class(
         command, info_name=path, terminal_width=100, max_content_width=100,
         help_option_names=parent.command.context_settings["help_option_names"],
@@ -460,6 +461,6 @@ if __name__ == "__main__":
     if SCHEMAS.read_text(encoding="utf-8") != schemas():
         SCHEMAS.write_text(schemas(), encoding="utf-8")
         # Once more from the start: the commands, and so their help, were made of the old ones.
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        os.execv(sys.executable, [sys.executable, "-m", "docs.generate"])
     for name, text in documents().items():
         (DOCS / name).write_text(text, encoding="utf-8")

@@ -170,16 +170,15 @@ def _read(found: dict[int, bytes], number: int, file: IO[bytes]) -> None:
 
 def _entry_points() -> dict[str, Callable[[], object]]:
     """The functions that the forked processes execute; to import them is what makes them quick."""
-    from kapelle.api import app
+    from docs.services import idle_router, idle_services
+
     from kapelle.cli.commands import commands, load
     from kapelle.cli.main import main as command
     from kapelle.daemon import main as daemon
 
-    # What daemons make of their routes when these are first used.
-    made = app.routes()
-    for row in made.every():
-        assert row.binding
-    app.routes = lambda: made
+    # What daemons make of their operations when these are first called.
+    for operation in idle_router().every():
+        operation.bind(idle_services())
     for name in commands():
         load(name)
     return {"daemon": daemon, "command": command}

@@ -12,12 +12,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, Unpack, get_args, get_origin
 
+from docs.services import idle_services
 from pydantic import BaseModel
 
 import kapelle
 from kapelle import patterns
 from kapelle.agents.base import AgentAdapter
-from kapelle.api.app import routes
+from kapelle.api.app import openapi
 from kapelle.domain.errors import KapelleError
 from kapelle.patterns import PatternSpec
 
@@ -175,7 +176,7 @@ def _format_type(annotation: Any) -> str:
 
 
 def _describe_routes() -> Iterator[str]:
-    schema = routes().openapi()
+    schema = openapi(idle_services())
     for path, operations in sorted(schema["paths"].items()):
         for method, operation in sorted(operations.items()):
             yield " ".join([method.upper(), path, *_describe_request(operation, schema)])

@@ -1,9 +1,9 @@
 """What `import kapelle` offers: each name with the module in which it lives."""
 
-from kapelle.client.client import AsyncClient as AsyncClient
+from kapelle.client.async_client import AsyncClient as AsyncClient
+from kapelle.client.async_client import connect_async as connect_async
 from kapelle.client.client import Client as Client
 from kapelle.client.client import connect as connect
-from kapelle.client.client import connect_async as connect_async
 from kapelle.domain.errors import AgentMisconfigured as AgentMisconfigured
 from kapelle.domain.errors import AgentNotFound as AgentNotFound
 from kapelle.domain.errors import Conflict as Conflict

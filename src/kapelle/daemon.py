@@ -232,9 +232,11 @@ async def _serve(
     names = ("127.0.0.1", "localhost", "[::1]", url_host, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
-    most = raise_file_limit()
-    doors: list[Door | PrivateDoor] = [Door(app, listener, most)]
-    doors.append(PrivateDoor(partial(private, app), home, most))
+    max_connections = raise_file_limit()
+    doors: list[Door | PrivateDoor] = [
+        Door(app, listener, max_connections),
+        PrivateDoor(partial(private, app), home, max_connections),
+    ]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     record = _Record(home, token, parts.url, port)

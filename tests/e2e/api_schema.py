@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from docs.services import idle_services
 from hypothesis import HealthCheck, Phase, seed, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -21,12 +22,12 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from kapelle.api.app import routes
+from kapelle.api.app import openapi
 from tests.e2e.door import Door, open_door
 
 # To make up requests takes two seconds an operation: without SAMPLE, a seed, all have their turn.
 SAMPLE_SIZE = 8
-DOCUMENT = routes().openapi()
+DOCUMENT = openapi(idle_services())
 
 
 def _chosen() -> set[str]:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from docs.services import idle_router
+
 from kapelle import __version__
-from kapelle.api.app import routes
 from kapelle.cli.commands import commands
 from kapelle.patterns.registry import built_in
 from tests.e2e.instance import Instance
@@ -144,7 +145,9 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     about = json.loads((plugin / ".claude-plugin/plugin.json").read_text())
     assert (about["name"], about["version"]) == (entry["name"], __version__)
     skill = (plugin / "skills/kapelle/SKILL.md").read_text()
-    tools = {row.tool for row in routes().every()} | {f"{item.name}_start" for item in built_in()}
+    tools = {row.tool for row in idle_router().every()} | {
+        f"{item.name}_start" for item in built_in()
+    }
     named = set(re.findall(r"`(\w+_\w+)`", skill)) - {"depends_on", "tool_list", "tool_call"}
     assert named <= {name.replace("-", "_") for name in tools}
     for command in set(re.findall(r"`kapelle (\w+)", skill)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.api.router import MAX_BODY
+from kapelle.api.parameters import MAX_BODY
 from tests.e2e.door import Door, open_door
 
 TASKS = "/api/v1/tasks"

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
-from kapelle.api.routes.terminals import terminal as terminal_route
-from kapelle.api.security import Caller
+from kapelle.api.routes.terminals import TerminalSockets
+from kapelle.api.security import Principal
 from kapelle.domain.ids import attempt_token
 from kapelle.service.sessions import SessionService
 from tests.e2e.instance import Instance, UnixConnection
@@ -159,7 +159,7 @@ def test_a_websocket_where_there_is_none_is_refused(kapelle: Instance) -> None:
 
 
 def quiet(
-    sessions: SessionService, caller: Caller, said: Any, type_: Any = None
+    sessions: SessionService, principal: Principal, said: Any, type_: Any = None
 ) -> tuple[Any, Any]:
     """A service, and a WebSocket to a terminal that shows nothing."""
 
@@ -169,8 +169,12 @@ def quiet(
 
     attach = AsyncMock(return_value=SimpleNamespace(type=type_, shown=shown))
     service = SimpleNamespace(terminals=SimpleNamespace(attach=attach), sessions=sessions)
-    socket = AsyncMock(receive=AsyncMock(side_effect=said), scope={"kapelle.caller": caller})
+    socket = AsyncMock(receive=AsyncMock(side_effect=said), scope={"kapelle.principal": principal})
     return service, socket
+
+
+async def attach(services: Any, socket: Any) -> None:
+    await TerminalSockets(services).attach(socket, "task")
 
 
 async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() -> None:
@@ -181,8 +185,8 @@ async def test_who_leaves_a_terminal_that_reads_nothing_leaves_nothing_behind() 
         await asyncio.Event().wait()
 
     said = [{"type": "websocket.receive", "bytes": b"a"}] * 3 + [{"type": "websocket.disconnect"}]
-    quietly = quiet(SessionService(), Caller("owner"), said, type_)
-    await asyncio.wait_for(terminal_route(*quietly, "task"), 60)
+    quietly = quiet(SessionService(), Principal("owner"), said, type_)
+    await asyncio.wait_for(attach(*quietly), 60)
     assert typed == [b"a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -196,9 +200,7 @@ async def test_logging_out_closes_the_terminals_of_that_browser_alone() -> None:
         await asyncio.Event().wait()
 
     mine, theirs = (
-        asyncio.create_task(
-            terminal_route(*quiet(sessions, Caller("owner", session=session), silent), "task")
-        )
+        asyncio.create_task(attach(*quiet(sessions, Principal("owner", session=session), silent)))
         for session in (own, other)
     )
     for _ in (own, other):

@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from docs.services import idle_router, idle_services
 
-from kapelle.api.app import routes
+from kapelle.api.app import openapi
 from kapelle.api.mcp.tools import Tools
 from kapelle.domain.ids import attempt_token
 from tests.e2e.ensembles import play, rest, start
@@ -109,8 +110,8 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         "ended": (ended, foreign, foreign_run),
         "nobody": (Speaker(kapelle, "wrong", repository), foreign, foreign_run),
     }
-    rows, document = [], routes().openapi()["paths"]
-    tools = [row for row in routes().every() if row.tool]
+    rows, document = [], openapi(idle_services())["paths"]
+    tools = [row for row in idle_router().every() if row.tool]
     for row in tools:
         cells = []
         for caller in CALLERS:
@@ -141,7 +142,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         # Only an agent at work has something to ask.
         assert cells[0] == ("no" if name in OF_AGENTS else "yes"), name
         assert [*cells[4:], cells[3]] in (["no", "no", "no"], ["no", "no", ""]), name
-    usable = {name for name, tool in Tools(routes()).by_name.items() if tool.is_for_attempts}
+    usable = {name for name, tool in Tools(idle_router()).by_name.items() if tool.is_for_attempts}
     shown = usable & {row.tool for row in tools}
     assert shown == {name for name, *cells in rows if "yes" in cells[1:4]}
     header = ["tool", "owner", "attempt: own task or run", "its child", "another's",

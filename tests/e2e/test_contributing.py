@@ -28,7 +28,7 @@ def test_a_new_pattern_is_a_source_file_a_test_file_and_a_page(tmp_path: Path) -
     source, test, page = files
     _python(copy, "-m", "ruff", "check", source, test)
     _python(copy, "-m", "ruff", "format", "--check", source, test)
-    _python(copy, "docs/generate.py")
+    _python(copy, "-m", "docs.generate")
     name = Path(page).stem
     assert f"Usage: kapelle {name} " in (copy / "docs" / "cli.md").read_text(encoding="utf-8")
     assert "| `--rounds` | `rounds` | `3` |" in (copy / page).read_text(encoding="utf-8")

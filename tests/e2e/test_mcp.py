@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from docs.services import idle_router
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent, Tool
 
-from kapelle.api.app import routes
 from kapelle.api.mcp.tools import Tools
 from kapelle.cli.mcp import READS
 from kapelle.domain.errors import InvalidInput
@@ -304,22 +304,22 @@ async def test_a_client_is_listed_few_tools_and_reaches_all(
 
 
 def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
-    tools = [tool.listed for tool in Tools(routes()).by_name.values()]
+    tools = [tool.listed for tool in Tools(idle_router()).by_name.values()]
     text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in tools])
     assert len(text) <= MOST_OF_ALL
     assert all(tool.description and tool.annotations for tool in tools)
     # What a program reads names no option of the command line.
     assert not re.search(r"(^|\W)--[a-z]", text)
-    schedule = Tools(routes()).by_name["schedule_create"].listed.input_schema["properties"]
+    schedule = Tools(idle_router()).by_name["schedule_create"].listed.input_schema["properties"]
     assert all(schedule[name]["description"] for name in ("kind", "spec", "at"))
-    for tool in Tools(routes()).by_name.values():
+    for tool in Tools(idle_router()).by_name.values():
         with pytest.raises(InvalidInput, match="has no argument 'lmit'"):
             tool.require_known({"lmit": 3})
         # Every argument that is listed is one that is taken.
         tool.require_known(tool.listed.input_schema["properties"])
     named = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert {tool.name for tool in tools} <= named
-    own = [row.tool for row in routes().every() if row.tool]
+    own = [row.tool for row in idle_router().every() if row.tool]
     assert sorted({*own}) == sorted(own)
     told = {tool.name: tool for tool in tools}
     starts = [tool for name, tool in told.items() if name.endswith("_start") and name not in own]
@@ -476,7 +476,7 @@ OTHERS = {"autobeat": 27, "athena": 8, "autodev": 19}
 
 def test_the_page_knows_the_tools_of_other_systems() -> None:
     """Each has its place here, or a reason why it has none."""
-    names = set(Tools(routes()).by_name)
+    names = set(Tools(idle_router()).by_name)
     text = PAGE.read_text(encoding="utf-8").partition("## Coming from another tool")[2]
     for system, count in OTHERS.items():
         part = text.partition(f"### {system}\n")[2].partition("\n#")[0]

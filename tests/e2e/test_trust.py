@@ -15,9 +15,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from docs.services import idle_services
 
 import kapelle
-from kapelle.api.app import routes
+from kapelle.api.app import openapi
 from kapelle.cli.commands import commands, load
 from kapelle.cli.daemon import Unit
 from kapelle.domain.errors import Conflict, NotTrusted
@@ -485,7 +486,7 @@ def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
         "learning_id": "learning", "template": "template",
         "token": "paused",
     }  # fmt: skip
-    for path, operations in routes().openapi()["paths"].items():
+    for path, operations in openapi(idle_services())["paths"].items():
         for method, operation in operations.items():
             short = f"{method.upper()} {path.removeprefix('/api/v1')}"
             if short in LAST:

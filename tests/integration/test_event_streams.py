@@ -36,34 +36,19 @@ async def follow(
     history: EventService,
     count: int,
     after: int = 0,
-    at_once: Callable[[], bool] = bool,
+    pause: Callable[[], float] = float,
     **about: Any,
 ) -> list[int]:
-    """The numbers of the next events; at_once says whether it can be told some at this moment."""
+    """The numbers of the next events; pause says how many seconds it takes to send some."""
     about = {"task_id": None, "run_id": None, **about}
-    seen: list[Event] = []
-    enough = asyncio.Event()
-
-    def see(some: tuple[Any, ...]) -> None:
-        seen.extend(event for event in some if isinstance(event, Event))
-        if len(seen) >= count:
-            enough.set()
-
-    def told(some: tuple[Event, ...]) -> bool:
-        if can := at_once():
-            see(some)
-        return can
-
-    async def read() -> None:
-        async for some in history.stream(after, follow=True, told=told, **about):
-            see(some)
-            if enough.is_set():
-                return
-
-    reading = asyncio.create_task(read())
-    await enough.wait()
-    reading.cancel()
-    return [event.seq for event in seen]
+    seen: list[int] = []
+    async with aclosing(history.stream(after, follow=True, **about)) as stream:  # type: ignore[type-var]
+        async for some in stream:
+            seen += [event.seq for event in some if isinstance(event, Event)]
+            if len(seen) >= count:
+                break
+            await asyncio.sleep(pause())
+    return seen
 
 
 @contextmanager
@@ -86,9 +71,7 @@ async def test_an_event_is_read_once_for_all_subscribers(
     db: Database, history: EventService
 ) -> None:
     with statements(db) as asked:
-        following = [
-            asyncio.create_task(follow(history, 20, at_once=lambda: True)) for _ in range(MANY)
-        ]
+        following = [asyncio.create_task(follow(history, 20)) for _ in range(MANY)]
         before = -1
         # Until each has read what there was before it came, which takes a statement at least.
         while before != len(asked) or before < MANY:
@@ -114,7 +97,7 @@ async def test_whoever_comes_amid_the_writing_misses_and_repeats_nothing(
         for _ in range(5):
             await asyncio.sleep(chance.random() / 50)
             after = chance.randrange(100)
-            seen = await follow(history, 50, after, at_once=lambda: chance.random() < 0.7)
+            seen = await follow(history, 50, after, lambda: chance.random() / 100)
             assert seen == [*range(after + 1, after + 1 + len(seen))]
 
     await asyncio.gather(write(), *(come() for _ in range(20)))

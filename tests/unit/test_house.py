@@ -168,26 +168,233 @@ def _names(path: Path) -> set[str]:
     return found
 
 
-def test_no_state_is_read_from_the_beginning_of_a_sentence() -> None:
-    """A prefix with a space in it is prose: what it says belongs into a field."""
-    found = [
-        f"{name}:{node.lineno}"
-        for name, path in modules().items()
-        if name.split(".")[1:2] in (["engine"], ["service"], ["cli"], ["patterns"], ["library"])
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"startswith", "removeprefix"}
-        and any(
-            isinstance(item, ast.Constant)
-            and isinstance(item.value, str)
-            and re.search(r"[a-z]{2} [a-z]|: $", item.value)
-            and item.value != "Value error, "  # pydantic's own
-            for argument in node.args
-            for item in ast.walk(argument)
-        )
-    ]
-    assert found == []
+# Methods that read a text, by what is given to them.
+READS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition",
+         "replace", "split", "rsplit", "find", "index", "count"}  # fmt: skip
+# Methods of expressions, and functions that take one first.
+EXPRESSIONS = {"search", "match", "fullmatch", "sub", "findall", "finditer"}
+# What makes a constant of the texts that it is called with.
+MADE_OF = {"frozenset", "set", "tuple", "list", "re.compile", "dict.fromkeys"}
+# Words with a space between them, or one with which a title begins.
+PROSE = re.compile(r"[A-Za-z]{2},? [a-z]|[a-z]: $|[A-Za-z]{3} $|, [a-z]+: |^\^?\(?[A-Z][a-z]{2}")
+# Packages that read what other programs print: agents, git, forges.
+READERS = ("kapelle.agents", "kapelle.workspaces")
+# By module, the beginnings of texts that are not our own sentences, and whose they are.
+NOT_OURS = {
+    "kapelle.api.mcp.progress": ("not done",),  # a phase that a pattern's progress names
+    "kapelle.cli.agents": ("not installed",),  # a status in a field
+    "kapelle.cli.command": ("Got unexpected extra argument",),  # Typer's
+    "kapelle.cli.doctor": ("SQLite format 3",),  # the head of a database
+    "kapelle.cli.follow": ("not done",),
+    "kapelle.cli.format": ("npm error",),  # npm's
+    "kapelle.cli.output": ("(Invalid header value",),  # http.client's
+    "kapelle.cli.proposal": ("no test specified",),  # npm's
+    "kapelle.cli.spec_file": ("but ",),  # PyYAML's
+    "kapelle.cli.spec_options": ("the configuration", "environment variable "),
+    "kapelle.cli.uninstall": ("kapelle completion ",),  # a line of a shell's configuration
+    "kapelle.client.autostart": ("kapelle: ",),  # what a daemon that has ended wrote into its log
+    "kapelle.demo.sandbox": (r"^Ran (\d+) tests",),  # unittest's
+    "kapelle.domain.lock": (r"^\*\*\* ",),  # a patch
+    "kapelle.domain.schedule": ("Bad ",),  # cronsim's
+    "kapelle.engine.merge": ("^diff --git ", "^(new file"),  # git's
+    "kapelle.engine.launch": ("Bad substitution",),  # of shells
+    "kapelle.engine.runs.patterns": ("async def ",),  # Python
+    "kapelle.engine.tasks.verify": (r"^(?:\S*(?:error",),  # what checks print
+    "kapelle.patterns.team": ("npx playwright test",),  # a command
+    "kapelle.service.doctor": ("not usable", "not installed", "not set up"),
+    "kapelle.settings.files": ("at end of document",),  # tomllib's
+    "kapelle.store.database": ("is full",),  # SQLite's
+}
+
+
+@cache
+def _named(name: str) -> dict[str, ast.expr | tuple[str, str]]:
+    """The constants of a module by their names: values, or the module and name they are from."""
+    found: dict[str, ast.expr | tuple[str, str]] = {}
+    tree = _tree(modules()[name])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in modules():
+            found |= {one.asname or one.name: (node.module, one.name) for one in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found |= {one.id: node.value for one in node.targets if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found[node.target.id] = node.value
+    return found
+
+
+def _constant(module: str, name: str) -> tuple[str, ast.expr] | None:
+    """The value of a constant, and the module that it is written in."""
+    for _ in range(5):
+        found = _named(module).get(name) if module in modules() else None
+        if isinstance(found, ast.expr):
+            return module, found
+        if found is None:
+            return None
+        module, name = found
+    return None
+
+
+def _prose_in(node: ast.AST, module: str, depth: int = 0) -> list[str]:
+    """Sentences that a value consists of, also by the names of constants."""
+    if isinstance(node, ast.Constant):
+        text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        return [text] if isinstance(text, str) and PROSE.search(text) else []
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "xx" for part in node.values]
+        text = "".join(map(str, parts))
+        return [text] if PROSE.search(text) else []
+    named = None
+    if isinstance(node, ast.Name):
+        named = _constant(module, node.id)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        # A constant by the module that it is in, such as results.MAKES_WAY.
+        place = _named(module).get(node.value.id)
+        if isinstance(place, tuple):
+            named = _constant(".".join(place), node.attr)
+    if named is not None and depth < 5:
+        return _prose_in(named[1], named[0], depth + 1)
+    inside: Iterable[ast.AST] = ()
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in MADE_OF:
+        inside = node.args
+    elif isinstance(node, ast.Dict):
+        inside = [one for one in node.keys if one]
+    elif isinstance(node, ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.Starred):
+        inside = ast.iter_child_nodes(node)
+    return [text for one in inside for text in _prose_in(one, module, depth)]
+
+
+def _reads_of_prose(tree: ast.AST, module: str) -> list[tuple[int, str]]:
+    """The lines at which a text is compared with a sentence or taken apart by one."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        read: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in READS:
+                read = node.args[:1]
+            elif node.func.attr in EXPRESSIONS:
+                read = [node.func.value, *node.args[:1]]
+        elif isinstance(node, ast.Compare):
+            if all(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for one in node.ops):
+                read = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            read = [node.value]
+        found += [(one.lineno, text) for one in read for text in _prose_in(one, module)]
+    return found
+
+
+def test_no_state_is_read_from_a_sentence() -> None:
+    """A text with a space in it is prose: what it says belongs into a field."""
+    found: dict[str, str] = {}
+    used = set[tuple[str, str]]()
+    for name, path in modules().items():
+        if name.startswith(READERS):
+            continue
+        for line, text in _reads_of_prose(_tree(path), name):
+            others = [begin for begin in NOT_OURS.get(name, ()) if text.startswith(begin)]
+            used |= {(name, begin) for begin in others}
+            if not others:
+                found[f"{name}:{line}"] = text
+    assert found == {}
+    allowed = {(name, begin) for name, texts in NOT_OURS.items() for begin in texts}
+    assert allowed - used == set(), "not needed any more"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'reason.startswith(("stopped by ", "paused by "))',
+        "reason.startswith(_WORDS)",
+        "reason.startswith(RESTRAINT)",
+        "reason.startswith(judges.RESTRAINT)",
+        "_EXPRESSION.match(title)",
+        'title.startswith("Intake")',
+        're.search("was cancelled", reason)',
+        '"was cancelled" in reason',
+        'reason in {"it was cancelled", "x"}',
+        'reason == f"{who} was cancelled"',
+        'fix.partition(", then: ")',
+        'text.replace("`kapelle pr` again", "x")',
+        'match reason:\n    case "it was cancelled":\n        pass',
+    ],
+)
+def test_every_way_to_read_a_sentence_is_seen(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ast.parse(code)
+    own = ast.parse('_WORDS = (f"{a} was cancelled",)\n_EXPRESSION = re.compile("It was .*")')
+    values = {one.targets[0].id: one.value for one in own.body}  # type: ignore[attr-defined]
+    other = "kapelle.patterns.spec"
+    known = {**values, "RESTRAINT": (other, "RESTRAINT"), "judges": ("kapelle.patterns", "spec")}
+    restraint = {"RESTRAINT": ast.Constant("it was cancelled")}
+    tables = {"kapelle.patterns.loop": known, other: restraint}
+    monkeypatch.setitem(globals(), "_named", tables.__getitem__)
+    assert _reads_of_prose(tree, "kapelle.patterns.loop")
+
+
+WEB = ROOT / "web" / "src"
+# What a text is compared with in TypeScript: a text, an expression, or the name of a constant.
+_TEXT = r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`"""
+_EXPRESSION = r"/(?![/*])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/"
+_CONSTANT = re.compile(rf"const (\w+)(?:: \w+)? = ({_TEXT}|{_EXPRESSION})")
+_COMPARED = re.compile(
+    rf"(?P<key>\.key )?[!=]==? (?P<text>{_TEXT})"
+    rf"|\.(?:startsWith|endsWith|includes|indexOf|lastIndexOf|split|replace|replaceAll|match"
+    rf"|matchAll|search)\((?P<given>{_TEXT}|{_EXPRESSION}|\w+)"
+    rf"|(?P<called>{_EXPRESSION}|\b\w+)\.(?:test|exec)\("
+)
+# In a text a space between words, or a word like those that titles begin with.
+_TS_PROSE = re.compile(r"[a-z]{2},? [a-z]|[a-z]{2} ['\"`]|(?:^|[^A-Za-z0-9_$.\\[-])[A-Z][a-z]{2}")
+# By file, the beginnings of what is no sentence of ours, and whose it is.
+NOT_OURS_ON_THE_PAGE = {
+    "shell/keys.ts": ("/^(Mac",),  # of a browser
+    "views/patch.tsx": ("'diff --git ", "'new file'", "'deleted file'", "'rename from'", "'Binary"),
+    "views/now/needs.tsx": (r"/^\[exit code",),  # the line that ends the output of a check
+}
+
+
+def _reads_of_prose_on_the_page(text: str) -> list[tuple[int, str]]:
+    constants = dict(_CONSTANT.findall(text))
+    found: list[tuple[int, str]] = []
+    for match in _COMPARED.finditer(text):
+        if match["key"]:
+            continue  # of a keyboard
+        compared = str(match["text"] or match["given"] or match["called"])
+        compared = constants.get(compared, compared)
+        if compared[0] in "'\"`/" and _TS_PROSE.search(compared):
+            found.append((text.count("\n", 0, match.start()) + 1, compared))
+    return found
+
+
+def test_the_page_reads_no_state_from_a_sentence() -> None:
+    found: dict[str, str] = {}
+    used = set[tuple[str, str]]()
+    for path in sorted([*WEB.rglob("*.ts"), *WEB.rglob("*.tsx")]):
+        name = path.relative_to(WEB).as_posix()
+        if name == "api/schema.ts":
+            continue  # it is generated, and types alone
+        for line, text in _reads_of_prose_on_the_page(path.read_text(encoding="utf-8")):
+            others = [one for one in NOT_OURS_ON_THE_PAGE.get(name, ()) if text.startswith(one)]
+            used |= {(name, begin) for begin in others}
+            if not others:
+                found[f"{name}:{line}"] = text
+    assert found == {}
+    allowed = {(name, begin) for name, texts in NOT_OURS_ON_THE_PAGE.items() for begin in texts}
+    assert allowed - used == set(), "not needed any more"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "reason?.startsWith('paused by ')",
+        "step.label.startsWith('Plan')",
+        "const PHASE = /^(Assess|Review) \\(cycle (\\d+)\\)/;\nPHASE.test(step.label)",
+        "const WORDS = 'was cancelled';\nreason.includes(WORDS)",
+        "if (/^No agent was named/.test(message)) x;",
+        "work.title === 'Review'",
+        "reason !== `${who} was cancelled`",
+    ],
+)
+def test_every_way_of_the_page_to_read_a_sentence_is_seen(code: str) -> None:
+    assert _reads_of_prose_on_the_page(code)
 
 
 # The demo executes the sample repository's own code, which it wrote itself.

@@ -3,42 +3,45 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kapelle.api.openapi import make_document
+from kapelle.api.operations import Operation
 from kapelle.api.page import is_page, page
-from kapelle.api.router import Route, Router
-from kapelle.api.routes import ROUTES
+from kapelle.api.router import Router
+from kapelle.api.routes import OPERATIONS
 from kapelle.api.security import RequestGuard, anybody, owner_only
 from kapelle.service import Service
-from kapelle.service.daemon import DaemonService
 
-_PREFIX = "/api/v1"
-
-
-def routes() -> Router:
-    """The application without its guard: what the OpenAPI document is made of."""
-
-    def openapi() -> Any:
-        return router.openapi()
-
-    hidden = (
-        Route("GET", "/healthz", anybody, DaemonService.healthz),
-        Route("GET", f"{_PREFIX}/openapi.json", owner_only, openapi),
-    )
-    rows = {
-        tag: tuple(replace(row, path=_PREFIX + row.path) for row in those)
-        for tag, those in ROUTES.items()
-    }
-    router = Router({**rows, "": hidden})
-    return router
+PREFIX = "/api/v1"
 
 
-def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[str]]) -> ASGIApp:
-    """The application as it is served."""
-    app = routes()
-    app.service = service
+def make_router(services: Service) -> Router:
+    """Return the API, without the guard and the page."""
+    return Router({**_DOCUMENTED, "": _HIDDEN}, services)
+
+
+def openapi(services: Service) -> Any:
+    """Return the OpenAPI document."""
+    return make_document(_DOCUMENTED, services)
+
+
+_DOCUMENTED = {
+    tag: tuple(replace(operation, path=PREFIX + operation.path) for operation in operations)
+    for tag, operations in OPERATIONS.items()
+}
+_HIDDEN = (
+    Operation("GET", "/healthz", anybody, lambda s: s.daemon.healthz),
+    Operation("GET", f"{PREFIX}/openapi.json", owner_only, lambda s: partial(openapi, s)),
+)
+
+
+def build(services: Service, token: str, allowed_hosts: Callable[[], frozenset[str]]) -> ASGIApp:
+    """Return the application as it is served: the API, the page and MCP behind the guard."""
+    app = make_router(services)
     mcp: asyncio.Future[ASGIApp] | None = None
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +56,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
             answer = await asyncio.shield(mcp)
         await answer(scope, receive, send)
 
-    return RequestGuard(serve, token, allowed_hosts, service.sessions.knows)
+    return RequestGuard(serve, token, allowed_hosts, services.sessions.knows)
 
 
 def _mcp(app: Router) -> ASGIApp:

@@ -16,9 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
+from kapelle.api.sessions import cookie_name
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import attempt_of
 from kapelle.service import Service
+from kapelle.service.caller import OWNER, Caller
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -35,8 +37,8 @@ _DIRECT = frozenset({"same-origin", "none"})
 
 
 @dataclass(frozen=True)
-class Caller:
-    """Who makes a request; what an attempt may do is said by the routes, with the marks below."""
+class Principal:
+    """Who makes a request, by its token or cookie; the functions below say what it may do."""
 
     kind: Literal["owner", "attempt", "nobody"]
     attempt_id: str | None = None
@@ -72,74 +74,70 @@ class RequestGuard:
             return error_response(421, "wrong_host", text)
         if is_foreign(request.headers, host):
             return error_response(403, "wrong_origin", "Other web sites may not use this daemon.")
-        caller = self._caller(request)
-        request.scope["kapelle.caller"] = caller
+        principal = self._authenticate(request)
+        request.scope["kapelle.principal"] = principal
         open_to_all = request.scope["path"] in OPEN_PATHS or is_page(request.scope)
-        if caller.kind == "nobody" and not open_to_all:
+        if principal.kind == "nobody" and not open_to_all:
             text = "A token is needed: Authorization: Bearer …"
             return error_response(401, "unauthorized", text)
         return None
 
-    def _caller(self, request: HTTPConnection) -> Caller:
+    def _authenticate(self, request: HTTPConnection) -> Principal:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if hmac.compare_digest(token.strip().encode(), self._token.encode()):
-                return Caller("owner")
+                return Principal("owner")
             attempt_id = attempt_of(self._token, token.strip())
             if attempt_id:
-                return Caller("attempt", attempt_id)
-            return Caller("nobody")
+                return Principal("attempt", attempt_id)
+            return Principal("nobody")
         session = request.cookies.get(cookie_name(request))
         # A cookie is sent without the page knowing, so a write must also say where it comes from.
         named = request.scope.get("method") in _SAFE or "origin" in request.headers
         if session and named and self._knows_session(session):
-            return Caller("owner", session=session)
-        return Caller("nobody")
+            return Principal("owner", session=session)
+        return Principal("nobody")
 
 
-def cookie_name(request: HTTPConnection) -> str:
-    """Browsers send the cookies of a host to all of its ports: each daemon has one of its own."""
-    _, port = request.scope.get("server") or ("", None)
-    return f"kapelle_session_{port or 0}"
+async def anybody(_request: HTTPConnection, _services: Service) -> None:
+    """Let anybody call an operation, also without a token."""
 
 
-async def anybody(_request: HTTPConnection, _service: Service) -> None:
-    """Marks a route that needs no token."""
-
-
-async def owner_only(request: HTTPConnection, _service: Service) -> None:
-    """Marks a route that no attempt may call."""
-    if request.scope["kapelle.caller"].kind != "owner":
+async def owner_only(request: HTTPConnection, _services: Service) -> Caller:
+    """Let only the owner call an operation."""
+    if request.scope["kapelle.principal"].kind != "owner":
         raise Forbidden("An attempt's token does not allow this: only a person may.")
+    return OWNER
 
 
-async def attempt_too(request: HTTPConnection, service: Service) -> str | None:
-    """Marks a route that running attempts may call as well, and that looks itself at what they ask
-    for; gives the task that such an attempt works on, None for the owner."""
-    caller: Caller = request.scope["kapelle.caller"]
-    if caller.kind == "owner":
-        return None
-    return await service.work.task_of(caller.attempt_id or "")
+async def attempt_too(request: HTTPConnection, services: Service) -> Caller:
+    """Let running attempts call an operation, too; its use case decides what they may do there."""
+    principal: Principal = request.scope["kapelle.principal"]
+    if principal.attempt_id is None:
+        return await owner_only(request, services)
+    return await services.callers.identify(principal.attempt_id)
 
 
-async def own_or_below(request: HTTPConnection, service: Service) -> str | None:
-    """Marks a route that attempts may call for their own task and run, and what is below them."""
-    parent = await attempt_too(request, service)
-    await service.work.require_own(parent, _named(request), itself=True)
-    return parent
+async def own_or_below(request: HTTPConnection, services: Service) -> Caller:
+    """Let attempts call an operation for their own task and run, and for what is below them."""
+    caller = await attempt_too(request, services)
+    await services.callers.require_own(caller, _work_in_path(request), itself=True)
+    return caller
 
 
-async def below_only(request: HTTPConnection, service: Service) -> str | None:
-    """Marks a route that attempts may call only for what they have asked for, and what is below."""
-    parent = await attempt_too(request, service)
-    await service.work.require_own(parent, _named(request), itself=False)
-    return parent
+async def below_only(request: HTTPConnection, services: Service) -> Caller:
+    """Let attempts call an operation only for work that they started, and for what is below it."""
+    caller = await attempt_too(request, services)
+    await services.callers.require_own(caller, _work_in_path(request), itself=False)
+    return caller
 
 
-def _named(request: HTTPConnection) -> str:
-    """The task or run in the path of a request."""
-    values = request.path_params
-    return str(next(values[name] for name in ("task_id", "run_id", "work_id") if name in values))
+def _work_in_path(request: HTTPConnection) -> str:
+    """Return the id of the task or run in the path."""
+    for name in ("task_id", "run_id", "work_id"):
+        if name in request.path_params:
+            return str(request.path_params[name])
+    raise LookupError("The path names no task and no run.")
 
 
 def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:

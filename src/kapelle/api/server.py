@@ -1,4 +1,4 @@
-"""The daemon's two doors: a TCP port for programs and browsers, a private socket for the CLI."""
+"""The daemon's two servers: a TCP port for programs and browsers, a private socket for the CLI."""
 
 import asyncio
 import contextlib
@@ -20,96 +20,91 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
-from kapelle.api.sse import PUSH
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, read_file_identity
 
-# How long a request's head and body may take to arrive, from the first byte of each.
+# How long the head of a request may take once a connection is open or idle, and then the body.
 _HEAD_S = 10.0
 _BODY_S = 60.0
-_MOST_FILES = 16384
-_MOST_CONNECTIONS = 4096
-# How many connections are accepted in one go, before those too many are closed; the others wait.
-_AT_ONCE = 64
-_WAITING = 2048
+_MAX_FILES = 16384
+_MAX_CONNECTIONS = 4096
+# How many connections the event loop accepts in one go: between two goes it closes those that are
+# too many. The operating system queues the others.
+_ACCEPTED_AT_ONCE = 64
+_QUEUED_CONNECTIONS = 2048
 
 
-class Protocol(H11Protocol):
-    """One connection, which is closed when a request does not arrive in time.
+class LimitedProtocol(H11Protocol):
+    """One HTTP connection with two limits that uvicorn does not have.
 
-    Beyond the most that there may be, the one that has kept us waiting longest gives way.
+    A slow request: while the head or the body of a request is due, a timer runs. When it ends, the
+    answer is 400 and the connection is closed.
+
+    Too many connections: the connection whose timer began first is closed for the new one. One with
+    a request that is being answered has no timer, and stays.
     """
 
-    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, max_connections: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._most = most
-        self._awaited: object = None
+        self._max_connections = max_connections
+        self._client_state: object = None
         self._timer: asyncio.TimerHandle | None = None
-        served = self.app
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            if (scope["method"], scope["http_version"]) == ("GET", "1.1"):
-                scope["extensions"] = {PUSH: self._push}
-            await served(scope, receive, send)
-
-        self.app = app
-
-    def _push(self, data: bytes) -> bool:
-        """Write a piece of a body that is being sent in chunks, past all that `send` goes through;
-        False where that has to wait."""
-        if not data or self.flow.write_paused or self.transport.is_closing():
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_request()
-        if len(self.connections) > self._most:
-            waiting = ((c._timer.when(), c) for c in self.connections
-                       if isinstance(c, Protocol) and c._timer)  # fmt: skip
-            oldest = min(waiting, key=itemgetter(0))[1]
-            # At once, for many may come before the loop tells this one that it is lost.
-            self.connections.discard(oldest)
-            oldest._await_request(h11.CLOSED)
-            oldest.transport.abort()
+        self._update_timer(self.conn.their_state)
+        if len(self.connections) > self._max_connections:
+            self._close_longest_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._await_request(h11.CLOSED)
+        self._update_timer(h11.CLOSED)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._await_request()
+        self._update_timer(self.conn.their_state)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._await_request()
+        self._update_timer(self.conn.their_state)
 
     def shutdown(self) -> None:
         super().shutdown()
         if self.cycle is not None:
-            # Ends a stream, which has no end of its own and would be cut off after the timeout.
+            # Wakes up an event stream, which has no end of its own.
             self.cycle.message_event.set()
 
-    def _await_request(self, state: object = None) -> None:
-        """Give what is missing of a request its time, once."""
-        state = state or self.conn.their_state
-        if state is self._awaited:
+    def _close_longest_waiting(self) -> None:
+        waiting: list[tuple[float, LimitedProtocol]] = []
+        for connection in self.connections:
+            if isinstance(connection, LimitedProtocol) and connection._timer is not None:
+                waiting.append((connection._timer.when(), connection))
+        _, longest = min(waiting, key=itemgetter(0))
+        # Counted out here and not in connection_lost, which comes only after other new ones.
+        self.connections.discard(longest)
+        longest._update_timer(h11.CLOSED)
+        longest.transport.abort()
+
+    def _update_timer(self, client_state: object) -> None:
+        """Start or stop the timer when the client enters another state of HTTP/1.1."""
+        if client_state is self._client_state:
             return
-        self._awaited = state
+        self._client_state = client_state
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if state in {h11.IDLE, h11.SEND_BODY}:
-            if state is h11.IDLE:
-                seconds = _HEAD_S
-            else:
-                seconds = _BODY_S
-            late = partial(self.send_400_response, "The request did not arrive in time.")
-            self._timer = self.loop.call_later(seconds, late)
+        if client_state is h11.IDLE:
+            self._start_timer(_HEAD_S)
+        elif client_state is h11.SEND_BODY:
+            self._start_timer(_BODY_S)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(
+            seconds, self.send_400_response, "The request did not arrive in time."
+        )
 
     def send_400_response(self, msg: str) -> None:
+        """Answer a request that cannot be read, in the form of the API, and close."""
         # An answer that has begun cannot be taken back.
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             response = error_response(400, "bad_request", msg)
@@ -121,12 +116,13 @@ class Protocol(H11Protocol):
 
 
 _log = logging.getLogger("kapelle.api")
-_LONGEST_MESSAGE = 1 << 20
+_MAX_MESSAGE = 1 << 20
+# How often the private socket is looked at.
 _LOOK_S = 2.0
 
 
-def _websocket(**settings: Any) -> asyncio.Protocol:
-    """The protocol of a terminal's connection, imported once somebody attaches to one."""
+def _make_websocket(**settings: Any) -> asyncio.Protocol:
+    """Return the protocol of a WebSocket; its library is imported when a first one is opened."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     protocol = WebSocketsSansIOProtocol(**settings)
@@ -135,7 +131,7 @@ def _websocket(**settings: Any) -> asyncio.Protocol:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Leave out where in the library a client's invalid text was found."""
+    """Log a client's invalid UTF-8 without the traceback through the library."""
     if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
         record.exc_info = None
     return True
@@ -144,31 +140,42 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 class Door(uvicorn.Server):
     """Serves an application on a socket until it is closed."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, max_connections: int) -> None:
         super().__init__(
             uvicorn.Config(
-                app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
-                server_header=False, proxy_headers=False, log_config=None, access_log=False,
-                lifespan="off", timeout_graceful_shutdown=2, ws=_websocket,  # type: ignore[arg-type]
-                ws_max_size=_LONGEST_MESSAGE, date_header=False, interface="asgi3",
+                app,
+                interface="asgi3",
+                http=partial(LimitedProtocol, max_connections=max_connections),  # type: ignore[arg-type]
+                ws=_make_websocket,  # type: ignore[arg-type]
+                ws_max_size=_MAX_MESSAGE,
+                backlog=_ACCEPTED_AT_ONCE,
+                timeout_graceful_shutdown=2,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
             )
-        )  # fmt: skip
-        self._listener, self._closing = listener, asyncio.Event()
+        )
+        self._listener = listener
+        self._closing = asyncio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve([self._listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._listener.listen(_WAITING)
+        self._listener.listen(_QUEUED_CONNECTIONS)
 
     async def main_loop(self) -> None:
-        # Its own wakes up ten times a second, for the Date header, which we add, and for a stop.
+        # uvicorn's own wakes up ten times a second, for the Date header, which the guard adds, and
+        # to look for a stop.
         await self._closing.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Signals end the daemon, which then closes its doors.
+        # The daemon handles signals, and then closes its servers.
         yield
 
     def stop_listening(self) -> None:
@@ -181,29 +188,29 @@ class Door(uvicorn.Server):
 
 
 class PrivateDoor:
-    """Serves on the unix socket of a home, which is made anew when somebody took it away."""
+    """Serves on the unix socket of a home, and makes that socket again when somebody removed it."""
 
-    def __init__(self, app: ASGIApp, home: Home, most: int) -> None:
+    def __init__(self, app: ASGIApp, home: Home, max_connections: int) -> None:
         self._app = app
         self._home = home
-        self._most = most
+        self._max_connections = max_connections
         self._closing = asyncio.Event()
         self._listener = listen_privately(home.socket)
 
     async def serve(self) -> None:
         doors: list[tuple[Door, asyncio.Task[None]]] = []
         while not self._closing.is_set():
-            door = Door(self._app, self._listener, self._most)
+            door = Door(self._app, self._listener, self._max_connections)
             doors.append((door, asyncio.create_task(door.serve())))
             await self._until_lost()
-            # Whoever is connected through a socket that is lost stays so.
+            # Connections through the removed socket stay open.
             door.stop_listening()
         for door, serving in doors:
             door.close()
             await serving
 
     async def _until_lost(self) -> None:
-        """Return when a new socket listens in the place of a lost one, or at the end."""
+        """Return when a new socket is in the place of a removed one, or when this is closed."""
         opened = read_file_identity(self._home.socket)
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
@@ -216,9 +223,9 @@ class PrivateDoor:
                 self._home.create()
                 self._listener = listen_privately(self._home.socket)
             except (OSError, KapelleError) as error:
-                _log.error("%s is lost and cannot be made anew: %s", self._home.socket, error)
+                _log.error("%s was removed and cannot be made again: %s", self._home.socket, error)
             else:
-                _log.warning("%s was lost and is made anew", self._home.socket)
+                _log.warning("%s was removed and is made again", self._home.socket)
                 return
 
     def close(self) -> None:
@@ -226,24 +233,27 @@ class PrivateDoor:
 
 
 def raise_file_limit() -> int:
-    """Allow this process more open files than the usual 1024; how many connections a door takes."""
+    """Allow this process more open files than the usual 1024.
+
+    Returns how many connections each of the two servers takes.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _MOST_FILES:
+    if soft != resource.RLIM_INFINITY and soft < _MAX_FILES:
         if hard == resource.RLIM_INFINITY:
-            soft = _MOST_FILES
+            soft = _MAX_FILES
         else:
-            soft = min(hard, _MOST_FILES)
+            soft = min(hard, _MAX_FILES)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # Two doors take two thirds; the rest is for the database, agents, git and files.
-    if soft < 0:
-        return _MOST_CONNECTIONS
-    return min(soft // 3, _MOST_CONNECTIONS)
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    # The third third is for the database, agents, git and files.
+    return min(soft // 3, _MAX_CONNECTIONS)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -253,7 +263,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, ports: Sequence[int]) -> socket.socket:
-    """A TCP socket on the first of these ports that can be had; 0 is any free one."""
+    """Return a TCP socket on the first of these ports that is free; 0 is any free one."""
     if ":" in host:
         family = socket.AF_INET6
     else:
@@ -279,7 +289,7 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
 
 
 def listen_privately(path: Path) -> socket.socket:
-    """A unix socket that only its owner can open; one left by a dead daemon is replaced."""
+    """Return a unix socket that only its owner can open; it replaces that of a dead daemon."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -23,7 +23,7 @@ from kapelle.cli.follow import verdict
 from kapelle.cli.format import settled
 from kapelle.cli.logs import passage
 from kapelle.cli.schedules import STARTING
-from kapelle.client.http import ServerEvent
+from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
 _PROTOCOL = 1

@@ -6,10 +6,12 @@ import select
 import signal
 import sys
 import termios
+import threading
 import tty
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, closing, contextmanager, suppress
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,12 +19,18 @@ from kapelle.cli.follow import follow
 from kapelle.cli.format import exit_code, one_line
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
 from kapelle.cli.output import say
-from kapelle.client.http import ConnectionLost, DaemonConnection
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import FINAL
 
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
 _LEAVE = b"\x1d"
 _LEAVE_KEY = "Ctrl-]"
+# So many messages may wait to be shown.
+_MOST_WAITING = 16
 # What a program may leave behind: another screen, a hidden cursor, reports of mouse, focus, paste
 # and keys, colours.
 _RESTORED = (
@@ -68,67 +76,118 @@ def is_at_terminal() -> bool:
 def _attached(
     client: DaemonConnection, path: str, place: dict[str, Any], screen: ExitStack
 ) -> bool:
-    """Whether the terminal has ended; else it was left. A daemon that restarts is waited for."""
+    """Return whether the terminal has ended; else it was left. A daemon that restarts is waited
+    for."""
     while True:
         try:
             query = {key: place.get(key) for key in ("attempt", "offset")}
-            with client.websocket(path, {**query, **_size()}) as (socket, response):
-                return _Talk(socket, response, place, screen).to_end()
+            with client.websocket(path, {**query, **_size()}) as socket:
+                return _Talk(socket, place, screen).to_end()
         except ConnectionLost:
             client.wait_for_return()
+
+
+class _Inbox:
+    """Takes messages from a WebSocket in a thread, and lets a `select` know of them."""
+
+    def __init__(self, socket: "ClientConnection") -> None:
+        self._socket = socket
+        # Full, it stops the daemon from sending: whoever reads a terminal may be slow.
+        self._messages: Queue[str | bytes | None] = Queue(_MOST_WAITING)
+        self.descriptor, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._receive, name="attach", daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):
+            for message in self._socket:
+                self._put(message)
+        self._put(None)
+
+    def _put(self, message: str | bytes | None) -> None:
+        if self._is_closing:
+            return
+        self._messages.put(message)
+        # A full pipe wakes up as well as another byte.
+        with suppress(BlockingIOError):
+            os.write(self._writer, b"m")
+
+    def take(self) -> list[str | bytes | None]:
+        """Return the messages that have come; None is the end of the connection."""
+        os.read(self.descriptor, 65536)
+        return self._drain()
+
+    def _drain(self) -> list[str | bytes | None]:
+        messages = []
+        with suppress(Empty):
+            while True:
+                messages.append(self._messages.get_nowait())
+        return messages
+
+    def close(self) -> None:
+        """Close the connection and end the thread, which may be waiting for room."""
+        self._is_closing = True
+        self._drain()
+        self._socket.close()
+        self._thread.join()
+        os.close(self.descriptor)
+        os.close(self._writer)
 
 
 class _Talk:
     """One connection to a terminal."""
 
-    def __init__(self, socket: Any, response: Any, place: dict[str, Any], screen: ExitStack):
-        from websockets.protocol import OPEN, Protocol, Side
-
+    def __init__(
+        self, socket: "ClientConnection", place: dict[str, Any], screen: ExitStack
+    ) -> None:
         self._socket = socket
-        self._response = response
         self._place = place
         self._screen = screen
-        self._protocol = Protocol(Side.CLIENT, state=OPEN, max_size=None)
         self._resized: int | None = None
 
     def to_end(self) -> bool:
-        # The daemon always has something to say first, which may have come with its answer.
-        ready = [self._socket]
+        """Return whether the terminal has ended; else the person left it."""
+        from websockets.exceptions import ConnectionClosed
+
+        with closing(_Inbox(self._socket)) as inbox:
+            try:
+                return self._talk(inbox)
+            except ConnectionClosed:
+                raise ConnectionLost("The daemon closed the connection.") from None
+
+    def _talk(self, inbox: _Inbox) -> bool:
         while True:
-            if self._socket in ready and self._hear():
-                return True
-            if self._resized in ready:
-                os.read(self._resized or 0, 1000)
-                self._protocol.send_text(json.dumps(_size()).encode())
-            if 0 in ready and self._type():
-                return False
-            self._send()
             # Before there is a terminal, what is typed is not for it.
             if self._resized is None:
                 others = []
             else:
                 others = [0, self._resized]
-            ready = select.select([self._socket, *others], [], [])[0]
+            ready = select.select([inbox.descriptor, *others], [], [])[0]
+            if inbox.descriptor in ready:
+                for message in inbox.take():
+                    if self._show(message):
+                        return True
+            if self._resized in ready:
+                os.read(self._resized or 0, 1000)
+                self._socket.send(json.dumps(_size()))
+            if 0 in ready and self._type():
+                return False
 
-    def _hear(self) -> bool:
-        """Show what has come; whether that was the end."""
-        data = self._response.read1(1 << 16)
-        if not data:
-            raise ConnectionLost("The daemon went away.")
-        self._protocol.receive_data(data)
-        for event in self._protocol.events_received():
-            frame: Any = event
-            name = frame.opcode.name
-            if name == "BINARY":
-                _write(frame.data)
-                self._place["offset"] += len(frame.data)
-            elif name == "TEXT" and self._told(json.loads(frame.data)):
-                return True
-            elif name == "CLOSE":
-                raise ConnectionLost("The daemon closes the connection.")
-        return False
+    def _show(self, message: str | bytes | None) -> bool:
+        """Show what has come; return whether that was the end of the terminal."""
+        if message is None:
+            raise ConnectionLost("The daemon closed the connection.")
+        if isinstance(message, bytes):
+            _write(message)
+            self._place["offset"] += len(message)
+            return False
+        return self._follow(json.loads(message))
 
-    def _told(self, message: dict[str, Any]) -> bool:
+    def _follow(self, message: dict[str, Any]) -> bool:
         if message["kind"] == "waiting":
             reason = message["reason"] or "its agent is being started"
             say(f"{message['status']}: {one_line(reason)}")
@@ -140,17 +199,12 @@ class _Talk:
         return bool(message["kind"] == "ended")
 
     def _type(self) -> bool:
-        """Hand on what was typed; whether it was the key that leaves."""
+        """Send what was typed; return whether it was the key that leaves."""
         data = os.read(0, 1 << 16)
         typed, leaves, _ = data.partition(_LEAVE)
         if typed:
-            self._protocol.send_binary(typed)
-        self._send()
+            self._socket.send(typed)
         return bool(leaves) or not data
-
-    def _send(self) -> None:
-        for data in self._protocol.data_to_send():
-            self._socket.sendall(data)
 
 
 @contextmanager

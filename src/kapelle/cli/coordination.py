@@ -19,7 +19,8 @@ from kapelle.cli.output import data, say
 from kapelle.cli.pages import LimitOption, columns, listing, whole_list
 from kapelle.cli.tasks import Timeout
 from kapelle.cli.values import duration_s, optional, read_prompt
-from kapelle.client.http import LONG_POLL_S, DaemonConnection
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import LONG_POLL_S
 
 notes = command_group("Read and write notes that agents and people share." + LISTS)
 

@@ -33,7 +33,8 @@ from kapelle.cli.logs import Passage, Whole, passage, show, show_json
 from kapelle.cli.output import complain, data, document, json_line, say
 from kapelle.cli.questions import question_lines
 from kapelle.cli.queue_view import WaitingLines, waiting_lines
-from kapelle.client.http import DaemonConnection, ServerEvent
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.domain.report import FINAL, RunFields, TaskFields, next_commands
 

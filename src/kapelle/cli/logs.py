@@ -14,7 +14,8 @@ from kapelle.cli.format import clean, exit_code, one_line, paint, short, telling
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.output import json_line, say
 from kapelle.cli.values import choice, refuse
-from kapelle.client.http import DaemonConnection, ServerEvent
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import ServerEvent
 
 LINE_WIDTH = 160
 CHECK_LINES = 12

@@ -19,13 +19,8 @@ from kapelle.cli.command import argument, command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.cli.values import choice
 from kapelle.client.environment import with_shell
-from kapelle.client.http import (
-    Cancellation,
-    ConnectionLost,
-    DaemonConnection,
-    RequestCancelled,
-    cancellation,
-)
+from kapelle.client.http import Cancellation, DaemonConnection, RequestCancelled
+from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.home import write_private
 
@@ -90,9 +85,8 @@ class Bridge:
             work.join()  # what comes next depends on the version that is agreed upon
 
     def _forward(self, message: Any, fields: dict[str, Any], scope: Cancellation) -> None:
-        cancellation.set(scope)
         try:
-            for answer in self._exchange(message, fields):
+            for answer in self._exchange(message, fields, scope):
                 agreed = answer.get("result", {}).get("protocolVersion")
                 self._version = agreed or self._version
                 self._answer(answer)
@@ -110,16 +104,18 @@ class Bridge:
         finally:
             self._open.pop(_key(fields.get("id")), None)
 
-    def _exchange(self, message: Any, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _exchange(
+        self, message: Any, fields: dict[str, Any], scope: Cancellation
+    ) -> Iterator[dict[str, Any]]:
         """The daemon's answers; asked again once if it died, unless that might do a thing twice."""
-        asked = (_located(self._connection, message), self._headers(fields), _SILENCE_S)
+        asked = (_located(self._connection, message), self._headers(fields), _SILENCE_S, scope)
         try:
             yield from self._connection.exchange("/mcp", *asked)
         except ConnectionLost:
             name, _ = _called(_object(fields.get("params")))
             if fields.get("method") == "tools/call" and not READS.search(name):
                 raise
-            self._connection.wait_for_return()
+            self._connection.wait_for_return(scope)
             yield from self._connection.exchange("/mcp", *asked)
 
     def _headers(self, fields: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,8 @@ from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say, show_error, write
 from kapelle.cli.values import listed
-from kapelle.client.http import TRIES, DaemonConnection
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import TRIES
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 

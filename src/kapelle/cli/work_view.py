@@ -178,11 +178,11 @@ def _claim_and_verdict(task: TaskFields) -> Iterator[str]:
             on = f" on {check['commit'][:12]}"
         else:
             on = ""
+        proved = ""
         if check.get("proved"):
             proved = ", proved"
-        else:
-            proved = ""
-        proved += " earlier" if proved and "Remembered from " in (check.get("proof") or "") else ""
+            if check.get("proved_earlier"):
+                proved += " earlier"
         where = _check_directory(task, check)
         yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{where}{took}{on}{proved}"
         if check.get("proof") and not check["proved"]:

@@ -64,6 +64,14 @@ class Address:
             return urlsplit(self.url).path.rstrip("/")
         return ""
 
+    @property
+    def websocket_url(self) -> str:
+        """The URL with the scheme of WebSockets, and without what is not sent."""
+        parts = urlsplit(self.url or "")
+        scheme = "wss" if parts.scheme == "https" else "ws"
+        host = parts.netloc.rpartition("@")[2]
+        return f"{scheme}://{host}{self.base_path}"
+
     def headers(self) -> dict[str, str]:
         token = self._named_token() or self._stored_token()
         if not (token.isascii() and token.isprintable()):

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from kapelle.client.address import Address
-from kapelle.client.http import listens, pause
+from kapelle.client.http import listens
 from kapelle.domain.errors import InvalidInput, Unavailable
 from kapelle.home import Home
 
@@ -21,36 +22,48 @@ LOG_BYTES = 20_000
 _LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\d ")
 
 
-def ensure_daemon(home: Home) -> None:
-    """Start a daemon and return when the socket answers; of many callers at once, one starts it."""
+def ensure_daemon(home: Home, pause: Callable[[float], object] = time.sleep) -> None:
+    """Start a daemon and return when it accepts connections; pause is called between two looks."""
+    for seconds in start_steps(home):
+        pause(seconds)
+
+
+def start_steps(home: Home) -> Iterator[float]:
+    """Start a daemon, if none accepts connections; of many callers at once, one starts it.
+
+    Yields how many seconds to wait before the next step, and ends when the daemon is there.
+    """
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+        if isinstance(error, FileExistsError):
+            problem = "Not a directory"
+        else:
+            problem = str(error.strerror)
         advice = "Set KAPELLE_HOME to a directory of your own."
         raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
     try:
-        _start_once(home)
+        yield from _start_once(home)
     except OSError as error:
-        # Its own files cannot be written, for example in a home that is read-only.
+        # The client's own files cannot be written, for example in a home that is read-only.
         raise Unavailable(
             f"The daemon cannot be started: {error.filename or home.root}: {error.strerror}.",
             hint="Make the directory writable, or set KAPELLE_HOME to another one.",
         ) from None
 
 
-def _start_once(home: Home) -> None:
+def _start_once(home: Home) -> Iterator[float]:
     deadline = time.monotonic() + START_TIMEOUT_S
     with open(home.root / "start.lock", "ab") as lock:
-        # Starting is dear, so the others wait for the first one instead of starting in vain.
+        # Starting is expensive, so the others wait for the first one instead of starting in vain.
         while not _taken(lock, fcntl.LOCK_EX):
             if listens(Address(home)):
                 return
             if time.monotonic() > deadline:
                 raise _failed(home, "did not answer in time", [])
-            pause(PAUSE_S)
+            yield PAUSE_S
         if not listens(Address(home)):
-            _start(home, deadline)
+            yield from _start(home, deadline)
 
 
 def _taken(lock: IO[bytes], how: int) -> bool:
@@ -61,26 +74,26 @@ def _taken(lock: IO[bytes], how: int) -> bool:
     return True
 
 
-def _start(home: Home, deadline: float) -> None:
+def _start(home: Home, deadline: float) -> Iterator[float]:
     if home.log.exists():
         log_began_at = home.log.stat().st_size
     else:
         log_began_at = 0
     process = _launch(home)
+    # Whoever lives longer than the daemon is not to keep a zombie of it.
+    threading.Thread(target=process.wait, daemon=True).start()
     while time.monotonic() < deadline:
         if listens(Address(home)):
-            # Whoever lives longer than the daemon is not to keep a zombie of it.
-            threading.Thread(target=process.wait, daemon=True).start()
             return
         if process.poll() is not None and lock_holder(home) is None:
             break
-        time.sleep(PAUSE_S)
+        yield PAUSE_S
     code = process.poll()
     if code is None:
-        what = "did not answer in time"
+        problem = "did not answer in time"
     else:
-        what = f"ended with exit code {code}"
-    raise _failed(home, what, log_lines(home, log_began_at)[-LOG_LINES:])
+        problem = f"ended with exit code {code}"
+    raise _failed(home, problem, log_lines(home, log_began_at)[-LOG_LINES:])
 
 
 def lock_holder(home: Home) -> int | None:

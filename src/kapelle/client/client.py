@@ -1,6 +1,7 @@
-"""`kapelle.connect()` and `kapelle.connect_async()`: all that the daemon offers, typed."""
-# What a method without a body does is said by its decorator.
-# mypy: disable-error-code="empty-body"
+"""`kapelle.connect()`: all that the daemon offers, typed and blocking.
+
+The asyncio variants are in async_client.py, method by method.
+"""
 
 import builtins
 from collections.abc import Sequence
@@ -10,17 +11,17 @@ from typing import Any, Self
 
 from kapelle.client.address import Address
 from kapelle.client.http import DaemonConnection
-from kapelle.client.request import (
-    Awaited,
+from kapelle.client.protocol import MORE_S
+from kapelle.client.values import (
     DirectoryPath,
-    ItemStream,
-    Method,
-    Resources,
     absolute,
+    absolute_or_none,
+    as_json,
+    item_path,
+    learning_body,
     read,
-    request,
 )
-from kapelle.client.work import Runs, Schedules, Tasks
+from kapelle.client.work import ItemStream, Runs, Schedules, Tasks
 from kapelle.domain.learning import Learning
 from kapelle.domain.lock import Lock, LocksView
 from kapelle.domain.note import Note, NotesChanged
@@ -37,6 +38,9 @@ from kapelle.domain.views import (
     UsageReport,
 )
 
+# Pruning removes worktrees, which may be many and large.
+PRUNE_S = 3600.0
+
 
 def connect(
     url: str | None = None,
@@ -44,29 +48,21 @@ def connect(
     home: DirectoryPath | None = None,
     start: bool = True,
 ) -> "Client":
-    """A client of the daemon, which is reached with the first request.
+    """Return a client of the daemon, which is reached with the first request.
 
     Without a URL (or KAPELLE_URL) it is the daemon of a home, over its private socket; with start,
-    it is started when there is none. With a URL the token is the one given, KAPELLE_TOKEN, or the
+    it is started when there is none. With a URL the token is the given one, KAPELLE_TOKEN, or the
     one in the home.
     """
     return Client(Address.given(url, token, home), start=start)
 
 
-def connect_async(
-    url: str | None = None,
-    token: str | None = None,
-    home: DirectoryPath | None = None,
-    start: bool = True,
-) -> "AsyncClient":
-    """A client for programs that use asyncio, with the parameters of `kapelle.connect()`."""
-    return AsyncClient(Address.given(url, token, home), start=start)
-
-
-class Notes(Resources):
+class Notes:
     """Every note of a daemon; a scope is global, project:NAME or the id of a task or run."""
 
-    @request("post", "/notes")
+    def __init__(self, connection: DaemonConnection) -> None:
+        self._connection = connection
+
     def put(
         self,
         key: str,
@@ -76,22 +72,31 @@ class Notes(Resources):
         expected_version: int | None = None,
     ) -> Note:
         """Write a note; with expected_version Conflict if somebody wrote it meanwhile."""
+        body = {
+            "key": key,
+            "value": value,
+            "scope": scope,
+            "expected_version": expected_version,
+        }
+        return read(Note, self._connection.post("/notes", body), "/notes")
 
-    @request("get", "/notes/entry")
     def get(self, key: str, scope: str | None = None) -> Note:
-        """One note with its value and version."""
+        """Return one note with its value and version."""
+        query = {"key": key, "scope": scope}
+        return read(Note, self._connection.get("/notes/entry", query), "/notes/entry")
 
-    @request("pages", "/notes")
     def list(self, prefix: str = "", scope: str | None = None) -> list[Note]:
-        """The notes whose keys begin with a prefix, without what they say."""
+        """Return the notes whose keys begin with a prefix, without their values."""
+        notes = [*self._connection.pages("/notes", {"prefix": prefix, "scope": scope})]
+        return read(builtins.list[Note], notes, "/notes")
 
-    @request("delete", "/notes")
     def delete(
         self, key: str, scope: str | None = None, *, expected_version: int | None = None
     ) -> Note:
-        """Delete a note; whoever watches it is told."""
+        """Delete a note; whoever watches it gets to know."""
+        query = {"key": key, "scope": scope, "expected_version": expected_version}
+        return read(Note, self._connection.delete("/notes", query), "/notes")
 
-    @request("get", "/notes/watch")
     def watch(
         self,
         *keys: str,
@@ -101,14 +106,26 @@ class Notes(Resources):
         after: int = 0,
         timeout_s: float = 25,
     ) -> NotesChanged:
-        """Wait until all keys, or something under the prefix, are there, changed or equal a value;
-        met is false when time was up before."""
+        """Wait until all keys, or something under the prefix, exist, changed or equal a value; met
+        is false when the time was up before."""
+        query = {
+            "keys": [*keys],
+            "prefix": prefix,
+            "scope": scope,
+            "equals": equals,
+            "after": after,
+            "timeout_s": timeout_s,
+        }
+        answer = self._connection.get("/notes/watch", query, timeout_s + MORE_S)
+        return read(NotesChanged, answer, "/notes/watch")
 
 
-class Locks(Resources):
-    """Every lock of a daemon, taken and released as a person does."""
+class Locks:
+    """Every lock of a daemon, taken and released as by a person."""
 
-    @request("post", "/locks")
+    def __init__(self, connection: DaemonConnection) -> None:
+        self._connection = connection
+
     def take(
         self,
         paths: Sequence[str],
@@ -118,36 +135,49 @@ class Locks(Resources):
         ttl_s: float = 600,
         timeout_s: float = 25,
     ) -> LocksView:
-        """Hold paths of a checkout, all or none, or renew that; held is false while others hold
+        """Lock paths of a checkout, all or none, or renew that; held is false while others hold
         them."""
+        body = {
+            "paths": paths,
+            "directory": absolute(directory),
+            "reason": reason,
+            "ttl_s": ttl_s,
+            "timeout_s": timeout_s,
+        }
+        answer = self._connection.post("/locks", as_json(body), timeout_s + MORE_S)
+        return read(LocksView, answer, "/locks")
 
-    @request("get", "/locks")
     def list(self, directory: DirectoryPath | None = None) -> list[Lock]:
-        """Who holds and who waits for which paths, of one checkout or of all."""
+        """Return who holds and who waits for which paths, of one checkout or of all."""
+        query = {"directory": absolute_or_none(directory)}
+        return read(builtins.list[Lock], self._connection.get("/locks", query), "/locks")
 
-    @request("post", "/locks/release")
     def release(
         self, paths: Sequence[str] = (), directory: DirectoryPath = "."
     ) -> builtins.list[Lock]:
-        """Release those that are named, whoever holds them, or all of one's own."""
+        """Release the named paths, whoever holds them, or all of one's own."""
+        body = {"paths": paths, "directory": absolute(directory)}
+        answer = self._connection.post("/locks/release", as_json(body))
+        return read(builtins.list[Lock], answer, "/locks/release")
 
 
-class Learnings(Resources):
+class Learnings:
     """Every learning of a daemon."""
 
-    @Method
+    def __init__(self, connection: DaemonConnection) -> None:
+        self._connection = connection
+
     def add(self, /, title: str, content: str, **fields: Any) -> Learning:
-        """Keep something that later tasks should know; every field of LearningSpec is a keyword."""
-        body = {"title": title, "content": content, **fields}
-        if body.get("scope") != "global" and not body.get("project"):
-            body["directory"] = absolute(body.get("directory") or ".")
+        """Store something that later tasks should know; every field of LearningSpec is a
+        keyword."""
+        body = learning_body(title, content, fields)
         return read(Learning, self._connection.post("/learnings", body), "/learnings")
 
-    @request("get", "/learnings/{id}")
     def get(self, id: str) -> Learning:
-        """One learning, by its id or any unique beginning of it."""
+        """Return one learning, by its id or any unique beginning of it."""
+        path = item_path("/learnings", id)
+        return read(Learning, self._connection.get(path), path)
 
-    @request("pages", "/learnings")
     def list(
         self,
         query: str | None = None,
@@ -157,28 +187,49 @@ class Learnings(Resources):
         tag: str | None = None,
         status: str = "kept",
     ) -> list[Learning]:
-        """Learnings, the newest first, or with a query the best matches first."""
+        """Return learnings, the newest first, or with a query the best matches first."""
+        parameters = {
+            "query": query,
+            "project": project,
+            "directory": absolute_or_none(directory),
+            "tag": tag,
+            "status": status,
+        }
+        learnings = [*self._connection.pages("/learnings", as_json(parameters))]
+        return read(builtins.list[Learning], learnings, "/learnings")
 
-    @request("put", "/learnings/{id}")
     def edit(self, /, id: str, **changes: Any) -> Learning:
-        """Change what is given: title, content, tags, scope, project."""
+        """Change the given fields: title, content, tags, scope, project."""
+        path = item_path("/learnings", id)
+        return read(Learning, self._connection.put(path, as_json(changes)), path)
 
-    @request("delete", "/learnings/{id}")
     def delete(self, id: str) -> Learning:
-        """Delete a learning; returns what it was."""
+        """Delete a learning and return it."""
+        path = item_path("/learnings", id)
+        return read(Learning, self._connection.delete(path), path)
 
 
-class BaseClient(Resources):
-    """What both clients offer besides their parts."""
+class Client:
+    """A daemon, as programs use it; close it, or use it in a with statement."""
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        super().__init__(DaemonConnection(address, autostart=start))
+        self._connection = DaemonConnection(address, autostart=start)
+        self.tasks = Tasks(self._connection)
+        self.runs = Runs(self._connection)
+        self.schedules = Schedules(self._connection)
+        self.notes = Notes(self._connection)
+        self.locks = Locks(self._connection)
+        self.learnings = Learnings(self._connection)
 
-    @Method
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Nothing stays open between two calls, so there is nothing to end."""
+        """End the client; no connection stays open between two calls."""
 
-    @Method
     def events(
         self,
         *,
@@ -187,26 +238,26 @@ class BaseClient(Resources):
         run_id: str | None = None,
         follow: bool = True,
     ) -> ItemStream[Event]:
-        """The history behind an event's number, and with follow what comes, for ever.
+        """Yield the history behind an event's number, and with follow new events, for ever.
 
-        Without a number: from now on, or with follow=False from the beginning. The stream is taken
-        up again when the daemon was restarted; no event is missed and none comes twice.
+        Without a number: from now on, or with follow=False from the beginning. The stream goes on
+        when the daemon was restarted; no event is missed and none comes twice.
         """
         query = {"after": after, "task_id": task_id, "run_id": run_id, "follow": follow}
         with closing(self._connection.stream("/events", query, endless=follow)) as events:
             for event in events:
                 yield read(Event, event.data, "/events")
 
-    @Method
     def questions(self) -> list[Question]:
-        """All that tasks and runs ask of people, the oldest first."""
-        return read(list[Question], self._connection.get("/questions")["questions"], "/questions")
+        """Return all open questions of tasks and runs, the oldest first."""
+        answer = self._connection.get("/questions")
+        return read(list[Question], answer["questions"], "/questions")
 
-    @request("post", "/questions/{token}/answer")
     def answer(self, token: str, answer: str) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id."""
+        path = item_path("/questions", token, "answer")
+        return read(Question, self._connection.post(path, {"answer": answer}), path)
 
-    @request("get", "/search")
     def search(
         self,
         query: str,
@@ -217,30 +268,43 @@ class BaseClient(Resources):
         limit: int = 20,
         repository: str | None = None,
     ) -> SearchView:
-        """Words in all that was asked, said and done, learnt and noted."""
+        """Search words in prompts, transcripts, results, notes and learnings."""
+        parameters = {
+            "query": query,
+            "kind": kind,
+            "task": task,
+            "project": project,
+            "repository": repository,
+            "limit": limit,
+        }
+        return read(SearchView, self._connection.get("/search", parameters), "/search")
 
-    @request("get", "/patterns")
     def patterns(self, directory: DirectoryPath | None = None) -> list[PatternView]:
-        """Every pattern that can be run; with a directory also those of its repository."""
+        """Return every pattern; with a directory also those of its repository."""
+        query = {"directory": absolute_or_none(directory)}
+        return read(list[PatternView], self._connection.get("/patterns", query), "/patterns")
 
-    @request("get", "/agents")
     def agents(self, directory: DirectoryPath | None = None) -> list[AgentView]:
-        """The agents that a task in a directory may use, with their logins and pauses."""
+        """Return the agents that a task in a directory may use, with their logins and pauses."""
+        query = {"directory": absolute_or_none(directory)}
+        return read(list[AgentView], self._connection.get("/agents", query), "/agents")
 
-    @request("get", "/trust")
     def trusted(self, directory: DirectoryPath | None = None) -> list[TrustView]:
-        """Every repository that was trusted; with a directory that of its own, trusted or not."""
+        """Return every trusted repository; with a directory its own, trusted or not."""
+        query = {"directory": absolute_or_none(directory)}
+        return read(list[TrustView], self._connection.get("/trust", query), "/trust")
 
-    @request("post", "/trust")
     def trust(self, directory: DirectoryPath, digest: str | None = None) -> TrustView:
-        """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
-        was looked at is another."""
+        """Let a repository execute the present content of its .kapelle; Conflict if that has
+        another digest."""
+        body = {"directory": absolute(directory), "digest": digest}
+        return read(TrustView, self._connection.post("/trust", body), "/trust")
 
-    @request("delete", "/trust")
     def untrust(self, directory: DirectoryPath) -> TrustView:
-        """Trust a repository no more."""
+        """Withdraw the trust in a repository."""
+        query = {"directory": absolute(directory)}
+        return read(TrustView, self._connection.delete("/trust", query), "/trust")
 
-    @request("get", "/usage")
     def usage(
         self,
         by: By = "agent",
@@ -253,76 +317,27 @@ class BaseClient(Resources):
         task: str | None = None,
         run: str | None = None,
     ) -> UsageReport:
-        """What the attempts used that started in a time; a day, a datetime or ISO text."""
+        """Return the usage of the attempts that started in a time; a day, a datetime or ISO
+        text."""
+        query = {
+            "by": by,
+            "since": since,
+            "until": until,
+            "agent": agent,
+            "model": model,
+            "project": project,
+            "task": task,
+            "run": run,
+        }
+        return read(UsageReport, self._connection.get("/usage", as_json(query)), "/usage")
 
-    @request("post", "/prune", timeout=3600)
     def prune(
         self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
     ) -> PruneView:
-        """Put away now what has ended: by the settings, or what is merged, or older than that."""
+        """Archive ended work now: by the settings, or what is merged, or older than that."""
+        body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
+        return read(PruneView, self._connection.post("/prune", body, PRUNE_S), "/prune")
 
-    @request("get", "/daemon")
     def instance(self) -> DaemonView:
-        """What the daemon is and what it is doing."""
-
-
-class Client(BaseClient):
-    """A daemon, as programs use it; close it, or use it in a with statement."""
-
-    def __init__(self, address: Address, *, start: bool = True) -> None:
-        super().__init__(address, start=start)
-        self.tasks = Tasks(self._connection)
-        self.runs = Runs(self._connection)
-        self.schedules = Schedules(self._connection)
-        self.notes = Notes(self._connection)
-        self.locks = Locks(self._connection)
-        self.learnings = Learnings(self._connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to end."""
-
-
-class AsyncTasks(Awaited, Tasks):
-    """Every task of a daemon."""
-
-
-class AsyncRuns(Awaited, Runs):
-    """Every run of a daemon."""
-
-
-class AsyncSchedules(Awaited, Schedules):
-    """Every schedule of a daemon."""
-
-
-class AsyncNotes(Awaited, Notes):
-    """Every note of a daemon."""
-
-
-class AsyncLocks(Awaited, Locks):
-    """Every lock of a daemon."""
-
-
-class AsyncLearnings(Awaited, Learnings):
-    """Every learning of a daemon."""
-
-
-class AsyncClient(Awaited, BaseClient):
-    """A daemon, as asynchronous programs use it; close it, or use it in a with statement."""
-
-    def __init__(self, address: Address, *, start: bool = True) -> None:
-        super().__init__(address, start=start)
-        self.tasks = AsyncTasks(self._connection)
-        self.runs = AsyncRuns(self._connection)
-        self.schedules = AsyncSchedules(self._connection)
-        self.notes = AsyncNotes(self._connection)
-        self.locks = AsyncLocks(self._connection)
-        self.learnings = AsyncLearnings(self._connection)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """There is nothing to end."""
+        """Return what the daemon is and what it does."""
+        return read(DaemonView, self._connection.get("/daemon"), "/daemon")

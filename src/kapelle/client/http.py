@@ -1,6 +1,8 @@
-"""HTTP to the daemon: requests and event streams that outlast its restarts.
+"""Blocking HTTP to the daemon: requests and event streams that outlast its restarts.
 
-The command line uses it as it is and gets plain JSON; client.py makes typed answers of it.
+The command line uses it as it is and gets plain JSON; work.py makes typed answers of it. It is made
+of the standard library, because importing httpx2 costs as much processor time as the whole of
+`kapelle list`: see docs/adr/022-two-transports-of-the-client.md.
 """
 
 import json
@@ -8,54 +10,53 @@ import os
 import socket
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, ClassVar
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kapelle import __version__
 from kapelle.client.address import Address
 from kapelle.client.environment import with_shell
-from kapelle.domain.errors import (
-    FieldProblem,
-    InvalidInput,
-    KapelleError,
-    Unauthorized,
-    Unavailable,
-    class_of,
+from kapelle.client.protocol import (
+    EVENT_STREAM,
+    LONG_POLL_S,
+    MORE_S,
+    PAUSE_S,
+    REPEAT_HINT,
+    RETURN_S,
+    STREAM_SILENCE_S,
+    TIMEOUT_S,
+    TRIES,
+    ConnectionLost,
+    EventParser,
+    LineSplitter,
+    QueryParameters,
+    ServerEvent,
+    daemon_stopped,
+    no_answer,
+    nothing_listens,
+    read_refusal,
+    target,
 )
+from kapelle.domain.errors import InvalidInput, Unavailable
 
-TIMEOUT_S = 60.0
-# A person is told after so long that no answer has come.
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+# After so long without an answer a person is told.
 SLOW_S = 5.0
-# The daemon sends a comment every few seconds when there is nothing to tell.
-STREAM_SILENCE_S = 90.0
-LONG_POLL_S = 25.0
-RETURN_S = 10.0
-PAUSE_S = 0.2
-TRIES = 4
-EVENT_STREAM = "text/event-stream"
-
-QueryParameters = dict[str, Any]
-
-
-class ConnectionLost(Unavailable):
-    """The daemon went away before it answered."""
-
-    code = "connection_lost"
+# How long a WebSocket may take to be closed in good order.
+CLOSE_S = 2.0
 
 
 class RequestCancelled(Exception):
-    """The request was broken off because nobody wants its answer any more."""
+    """The request was broken off because nobody needs its answer any more."""
 
 
 class Cancellation:
-    """Breaks off, from another thread, what the thread that holds it asks of the daemon."""
+    """Breaks off, from another thread, a request of the thread that it was given to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,41 +64,30 @@ class Cancellation:
         self._socket: socket.socket | None = None
 
     def request(self) -> None:
+        """End the request and every pause before it is sent again."""
         self._requested.set()
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
-    def hold(self, used: socket.socket | None) -> None:
-        """Name the socket that is waited at, or None when it is given back."""
+    @contextmanager
+    def ends(self, used: socket.socket) -> Iterator[None]:
+        """Let a cancellation shut down this socket; raises RequestCancelled after one."""
         with self._lock:
             self._socket = used
-        if used is not None and self._requested.is_set():
-            raise RequestCancelled
+        try:
+            if self._requested.is_set():
+                raise RequestCancelled
+            yield
+        finally:
+            with self._lock:
+                self._socket = None
 
-    def sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Sleep; raises RequestCancelled as soon as there is a cancellation."""
         if self._requested.wait(seconds):
             raise RequestCancelled
-
-
-# A thread that works for a coroutine has one of its own; any other thread has none to share.
-cancellation: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
-
-
-def pause(seconds: float) -> None:
-    """Sleep, unless what it is done for is broken off."""
-    scope = cancellation.get()
-    (time.sleep if scope is None else scope.sleep)(seconds)
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One server-sent event."""
-
-    kind: str
-    data: dict[str, Any]
-    id: str | None
 
 
 class UnixConnection(HTTPConnection):
@@ -114,11 +104,13 @@ class UnixConnection(HTTPConnection):
 
 
 def channel(address: Address, timeout: float) -> HTTPConnection:
-    """A connection that is not open yet, over which requests go one after another."""
+    """Return a connection that is not open yet."""
     if address.url is None:
         return UnixConnection(str(address.home.socket), timeout)
     scheme, host, port = address.parts()
-    return (HTTPSConnection if scheme == "https" else HTTPConnection)(host, port, timeout=timeout)
+    if scheme == "https":
+        return HTTPSConnection(host, port, timeout=timeout)
+    return HTTPConnection(host, port, timeout=timeout)
 
 
 class DaemonConnection:
@@ -127,7 +119,7 @@ class DaemonConnection:
     Threads may share it: each request has a socket of its own.
     """
 
-    # Where a person is told what is unusual; a program has nobody to tell.
+    # Tells a person what is unusual; a program has nobody to tell.
     tell: ClassVar[Callable[[str], object] | None] = None
     _has_told_version: ClassVar[bool] = False
 
@@ -143,12 +135,12 @@ class DaemonConnection:
     def get_bytes(
         self, path: str, query: QueryParameters | None = None, timeout: float = TIMEOUT_S
     ) -> tuple[bytes, Message]:
-        """A body as it came, and its headers."""
-        answer, response = self._ask("GET", target(path, query), timeout=timeout)
+        """Return a body as it came, and its headers."""
+        answer, response = self._request("GET", target(path, query), timeout=timeout)
         return answer, response.headers
 
     def pages(self, path: str, query: QueryParameters) -> Generator[dict[str, Any], None, None]:
-        """Every item of a list; a page is asked for when the one before it is used up."""
+        """Yield every item of a list; a page is requested when the one before it is used up."""
         cursor: str | None = None
         while True:
             page = self.get(path, {**query, "cursor": cursor})
@@ -164,71 +156,72 @@ class DaemonConnection:
         is_over: Callable[[Any], bool],
         limit_s: float | None,
     ) -> Any:
-        """What a path tells that waits by itself, asked for until it is over or the time is up."""
+        """Request a path that waits by itself, until its answer is over or the time is up."""
         began = time.monotonic()
         while True:
-            asked = time.monotonic()
+            sent = time.monotonic()
             if limit_s is None:
                 left = LONG_POLL_S
             else:
-                left = limit_s - (asked - began)
+                left = limit_s - (sent - began)
             poll_s = round(max(0, min(left, LONG_POLL_S)), 3)
-            found = self.get(path, {**query, "timeout_s": poll_s}, poll_s + 30)
-            if is_over(found) or left <= 0:
-                return found
-            if time.monotonic() - asked < poll_s / 2:
-                # What rests is told at once, also to whoever waits for its end.
-                pause(min(PAUSE_S, poll_s))
+            answer = self.get(path, {**query, "timeout_s": poll_s}, poll_s + MORE_S)
+            if is_over(answer) or left <= 0:
+                return answer
+            if time.monotonic() - sent < poll_s / 2:
+                # What waits for a person is answered at once, also to whoever waits for its end.
+                time.sleep(min(PAUSE_S, poll_s))
 
     def post(
         self, path: str, body: Any = None, timeout: float = TIMEOUT_S, *, tries: int = 1
     ) -> Any:
-        """A write is sent once, unless it leads to the same state: whether a lost one arrived, only
-        the daemon knows."""
+        """Send a write, once unless it leads to the same state: only the daemon knows whether one
+        without an answer arrived."""
         try:
-            answer, _ = self._ask("POST", target(path), body or {}, timeout=timeout, tries=tries)
+            answer, _ = self._request("POST", target(path), body or {}, None, timeout, tries)
         except ConnectionLost as error:
-            error.hint = "It may have been done all the same: look before you ask again."
+            error.hint = REPEAT_HINT
             raise
         if answer.strip():
             return json.loads(answer)
         return None
 
-    def merge(self, path: str, body: Any, tell: Callable[[str], object] = str) -> Any:
-        """Have something merged and wait for it, however long it takes; tell is told its phases."""
+    def merge(self, path: str, body: Any, tell: Callable[[str], object] | None = None) -> Any:
+        """Merge something and wait for it; tell is called with its phases."""
         while True:
-            found = self.post(path, body, tries=TRIES)
-            if found["status"] == "merged":
-                return found
-            tell(found["phase"])
+            answer = self.post(path, body, tries=TRIES)
+            if answer["status"] == "merged":
+                return answer
+            if tell is not None:
+                tell(answer["phase"])
 
     def put(self, path: str, body: Any, query: QueryParameters | None = None) -> Any:
-        """A write that may be sent again, because it leads to the same state."""
-        return json.loads(self._ask("PUT", target(path, query), body)[0])
+        """Send a write that may be sent again, because it leads to the same state."""
+        return json.loads(self._request("PUT", target(path, query), body)[0])
 
     def delete(self, path: str, query: QueryParameters | None = None) -> Any:
-        """A removal, which may be sent again."""
-        return json.loads(self._ask("DELETE", target(path, query))[0])
+        """Send a removal, which may be sent again."""
+        return json.loads(self._request("DELETE", target(path, query))[0])
 
     def create(self, path: str, body: Any, key: str | None = None) -> Any:
-        """A write that may be sent again, because its key lets the daemon know it."""
+        """Send a write that may be sent again, because the daemon knows its key."""
         headers = {"Idempotency-Key": key or os.urandom(16).hex()}
         if self.address.url is None:
             body = with_shell(self.address.home, path, body)
-        return json.loads(self._ask("POST", target(path), body, headers)[0])
+        return json.loads(self._request("POST", target(path), body, headers)[0])
 
     def stream(
         self, path: str, query: QueryParameters, *, endless: bool, last_id: str | None = None
     ) -> Generator[ServerEvent, None, None]:
-        """Server-sent events; an endless stream is taken up again where it broke off."""
+        """Yield server-sent events; an endless stream goes on where it broke off."""
         headers = {"Accept": EVENT_STREAM}
+        where = target(path, query)
         while True:
             if last_id is not None:
                 headers["Last-Event-ID"] = last_id
             try:
-                asked = ("GET", target(path, query), None, headers)
-                with self._exchange(*asked, STREAM_SILENCE_S) as (response, _):
-                    if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
+                with self._exchange("GET", where, None, headers, STREAM_SILENCE_S) as response:
+                    if not is_event_stream(response):
                         raise Unavailable(f"{self.address} does not send events.")
                     # Where the stream begins, should it break before its first event.
                     last_id = last_id or response.headers.get("x-last-event-id")
@@ -245,29 +238,59 @@ class DaemonConnection:
             self.wait_for_return()
 
     def exchange(
-        self, path: str, body: Any, headers: dict[str, str], timeout: float
+        self,
+        path: str,
+        body: Any,
+        headers: dict[str, str],
+        timeout: float,
+        cancellation: Cancellation | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The JSON objects that answer one, beside the API: none, one, or a stream of them."""
-        with self._exchange("POST", path, body, headers, timeout) as (response, _):
-            if response.headers.get("content-type", "").startswith(EVENT_STREAM):
-                yield from (event.data for event in parse(_lines(response)))
+        """Send JSON to a path beside the API; yield the JSON objects of the answer, one or many."""
+        with self._exchange("POST", path, body, headers, timeout, cancellation) as response:
+            if is_event_stream(response):
+                for event in parse(_lines(response)):
+                    yield event.data
             elif content := response.read().strip():
                 yield json.loads(content)
 
     @contextmanager
-    def websocket(self, path: str, query: QueryParameters) -> Iterator[tuple[socket.socket, Any]]:
-        """A WebSocket behind its handshake: where frames are sent to, and where they come from."""
-        headers = {
-            "DaemonConnection": "Upgrade",
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": b64encode(os.urandom(16)).decode(),
+    def websocket(self, path: str, query: QueryParameters) -> Iterator["ClientConnection"]:
+        """Open a WebSocket; raises ConnectionLost when the daemon goes away before it is open."""
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.sync.client import connect
+
+        options: dict[str, Any] = {
+            "additional_headers": self.address.headers(),
+            "proxy": None,
+            "compression": None,
+            "open_timeout": TIMEOUT_S,
+            "close_timeout": CLOSE_S,
+            # The daemon closes the connection when it is stopped.
+            "ping_interval": None,
+            "max_size": None,
         }
         where = target(path, query)
-        with self._exchange("GET", where, None, headers, TIMEOUT_S) as (response, used):
-            yield used, response.fp
+        try:
+            if self.address.url is None:
+                # The socket is open already: the host is there for the form.
+                connection = self._new(TIMEOUT_S)
+                socket = connect(f"ws://localhost{where}", sock=connection.sock, **options)
+            else:
+                socket = connect(self.address.websocket_url + where, **options)
+        except InvalidStatus as error:
+            answer = error.response
+            content = bytes(answer.body or b"")
+            raise read_refusal(
+                self.address, answer.status_code, answer.reason_phrase, content
+            ) from None
+        except TimeoutError:
+            raise no_answer(self.address, TIMEOUT_S) from None
+        except (OSError, EOFError, InvalidHandshake) as error:
+            raise ConnectionLost("The daemon went away before it answered.") from error
+        with socket:
+            yield socket
 
-    def _ask(
+    def _request(
         self,
         method: str,
         where: str,
@@ -276,10 +299,10 @@ class DaemonConnection:
         timeout: float = TIMEOUT_S,
         tries: int = TRIES,
     ) -> tuple[bytes, HTTPResponse]:
-        """The whole answer; asked for again when the daemon went away before it was there."""
+        """Return the whole answer; the request is repeated if the daemon went away before that."""
         while True:
             try:
-                with self._exchange(method, where, body, headers or {}, timeout) as (response, _):
+                with self._exchange(method, where, body, headers or {}, timeout) as response:
                     return response.read(), response
             except ConnectionLost:
                 tries -= 1
@@ -289,49 +312,54 @@ class DaemonConnection:
 
     @contextmanager
     def _exchange(
-        self, method: str, where: str, body: Any, headers: dict[str, str], timeout: float
-    ) -> Iterator[tuple[HTTPResponse, Any]]:
-        """A request, its response, which is read before this is left, and their socket."""
-        if self.address.url is None:
-            given = {}
-        else:
-            given = self.address.headers()
+        self,
+        method: str,
+        where: str,
+        body: Any,
+        headers: dict[str, str],
+        timeout: float,
+        cancellation: Cancellation | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """Send a request; its response is to be read before this is left."""
+        own_headers: dict[str, str] = {}
+        if self.address.url is not None:
+            # Before anything is sent anywhere: there may be no token.
+            own_headers = self.address.headers()
         content = None
         if body is not None:
-            given["Content-Type"] = "application/json"
+            own_headers["Content-Type"] = "application/json"
             content = json.dumps(body).encode()
-        connection = self._new(timeout)
+        cancellation = cancellation or Cancellation()
+        connection = self._new(timeout, cancellation)
         response = None
         try:
-            _hold(connection.sock)
-            if self.address.url is None:
-                given |= self.address.headers()  # which a daemon that was just started has made
-            place = self.address.base_path + where
-            _send(connection, method, place, content, given | headers)
-            self._tell_version()
-            with self._told_when_slow(timeout):
-                response = connection.getresponse()
-            if response.status >= 400:
-                raise _refusal(self.address, response)
-            yield response, connection.sock
+            with cancellation.ends(connection.sock):
+                if self.address.url is None:
+                    # A daemon that was just started has only now written its token.
+                    own_headers |= self.address.headers()
+                place = self.address.base_path + where
+                _send(connection, method, place, content, own_headers | headers)
+                self._tell_version()
+                with self._told_when_slow(timeout):
+                    response = connection.getresponse()
+                if response.status >= 400:
+                    content = response.read()
+                    raise read_refusal(self.address, response.status, response.reason, content)
+                yield response
         except (OSError, HTTPException) as error:
             if response is not None:
                 raise ConnectionLost("The daemon went away in the middle of its answer.") from error
             if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"The daemon at {self.address} did not answer within {timeout:.0f} s.",
-                    hint="`kapelle doctor` looks for the cause.",
-                ) from None
+                raise no_answer(self.address, timeout) from None
             raise ConnectionLost("The daemon went away before it answered.") from error
         finally:
-            _hold(None)
             if response is not None:
                 response.close()
             connection.close()
 
     @contextmanager
     def _told_when_slow(self, timeout: float) -> Iterator[None]:
-        """Tell a person that no answer comes, unless the request is one that waits by itself."""
+        """Tell a person that no answer comes, unless the request waits by itself."""
         tell = DaemonConnection.tell
         if tell is None or timeout != TIMEOUT_S:
             yield
@@ -364,8 +392,8 @@ class DaemonConnection:
                 "the next command starts the new one; running agents go on."
             )
 
-    def _new(self, timeout: float) -> HTTPConnection:
-        """A connection that is open; the daemon is started for it if need be."""
+    def _new(self, timeout: float, cancellation: Cancellation | None = None) -> HTTPConnection:
+        """Return an open connection; the daemon is started for it if need be."""
         connection = channel(self.address, timeout)
         try:
             try:
@@ -376,30 +404,28 @@ class DaemonConnection:
                     raise
                 from kapelle.client.autostart import ensure_daemon
 
-                ensure_daemon(self.address.home)
+                ensure_daemon(self.address.home, (cancellation or Cancellation()).pause)
                 connection.connect()
         except OSError as error:
             connection.close()
-            raise _nobody_there(self.address, error) from None
+            raise nothing_listens(self.address, error.strerror or str(error)) from None
         return connection
 
-    def wait_for_return(self) -> None:
-        """After a break: go on when the daemon is back; start it again if it crashed.
+    def wait_for_return(self, cancellation: Cancellation | None = None) -> None:
+        """Return when the daemon is back after a break; start it again if it crashed.
 
-        A daemon that was told to stop takes its socket away, and is not brought back behind
-        the back of whoever stopped it.
+        A daemon that was stopped takes its socket away, and is not brought back against the will
+        of whoever stopped it.
         """
-        problem = Unavailable(
-            "The daemon was stopped; running agents go on without it.",
-            hint="`kapelle serve` starts it again, and so does the next command.",
-        )
+        cancellation = cancellation or Cancellation()
+        problem = daemon_stopped()
         deadline = time.monotonic() + RETURN_S
         while time.monotonic() < deadline:
-            pause(PAUSE_S)
+            cancellation.pause(PAUSE_S)
             if self.address.url is None and not self.address.home.socket.exists():
                 continue
             try:
-                self._new(5).close()
+                self._new(5, cancellation).close()
             except Unavailable as error:
                 problem = error
                 continue
@@ -408,7 +434,7 @@ class DaemonConnection:
 
 
 def listens(address: Address) -> bool:
-    """Whether somebody accepts connections there."""
+    """Return whether somebody accepts connections there."""
     try:
         with closing(channel(address, 2)) as connection:
             connection.connect()
@@ -417,58 +443,24 @@ def listens(address: Address) -> bool:
     return True
 
 
-def target(path: str, query: QueryParameters | None = None) -> str:
-    """What is asked for, as it is sent; queries without a value are left out."""
-    given = {
-        key: str(value).lower() if isinstance(value, bool) else value
-        for key, value in (query or {}).items()
-        if value is not None
-    }
-    return f"/api/v1{path}" + ("?" + urlencode(given, doseq=True) if given else "")
-
-
 def parse(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """The events in a stream; one cut off in the middle is dropped, as the standard asks."""
-    fields: dict[str, str] = {}
-    last_id: str | None = None
-    for raw in lines:
-        line = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if not line:
-            if "data" in fields:
-                last_id = fields.get("id", last_id)
-                yield ServerEvent(fields.get("event", "message"), _data(fields["data"]), last_id)
-            fields = {}
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data" and "data" in fields:
-            fields["data"] += "\n" + value
-        elif name:
-            fields[name] = value
-
-
-def _data(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {"text": text}
-    if isinstance(value, dict):
-        return value
-    return {"value": value}
+    """Yield the events in the lines of a stream."""
+    parser = EventParser()
+    for line in lines:
+        event = parser.feed(line)
+        if event is not None:
+            yield event
 
 
 def _lines(response: HTTPResponse) -> Iterator[bytes]:
-    """The lines of a body as they come; several times faster than the response's own readline."""
-    rest = b""
+    """Yield the lines of a body as they come; several times faster than its own readline."""
+    splitter = LineSplitter()
     while block := response.read1(1 << 20):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
+        yield from splitter.feed(block)
 
 
-def _hold(used: socket.socket | None) -> None:
-    """Let a cancellation know the socket that is waited at, or that there is none."""
-    if (scope := cancellation.get()) is not None:
-        scope.hold(used)
+def is_event_stream(response: HTTPResponse) -> bool:
+    return response.headers.get("content-type", "").startswith(EVENT_STREAM)
 
 
 def _send(
@@ -479,48 +471,3 @@ def _send(
         used.request(method, where, content, sent)
     except ValueError as error:
         raise InvalidInput(f"This cannot be sent: {error}.") from None
-
-
-def _refusal(address: Address, response: HTTPResponse) -> KapelleError:
-    """The error in an answer; its code says which class it has."""
-    try:
-        told = json.loads(response.read())["error"]
-        code = str(told["code"])
-        message = str(told["message"])
-        hint = told.get("hint")
-        fields = [_field_problem(one) for one in told.get("fields", ())]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        said = f"The daemon answered {response.status} {response.reason}."
-        # Its web server breaks off what is still open when the daemon is stopped.
-        if response.status >= 500:
-            return ConnectionLost(said)
-        return KapelleError(said)
-    error = class_of(code)(message, hint=hint, fields=fields)
-    error.code = code
-    if isinstance(error, Unauthorized):
-        error.args = (f"{address} did not accept the token from {address.token_origin}.",)
-        error.hint = "`kapelle stop`, and the next command starts a daemon that knows it."
-        if address.url is not None:
-            error.hint = (
-                "Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
-                " or unset KAPELLE_URL to use the local daemon."
-            )
-    return error
-
-
-def _field_problem(answer: dict[str, Any]) -> FieldProblem:
-    return FieldProblem(
-        tuple(answer["path"]), answer["message"], answer["kind"], tuple(answer["names"])
-    )
-
-
-def _nobody_there(address: Address, error: OSError) -> Unavailable:
-    if address.url:
-        return Unavailable(
-            f"Nothing answers at {address.url_origin} {address} ({error.strerror or error}).",
-            hint=f"Check the address, or unset {address.url_origin} to use the local daemon.",
-        )
-    return Unavailable(
-        "No daemon is running.",
-        hint="`kapelle serve` starts it, and so does any command that needs it.",
-    )

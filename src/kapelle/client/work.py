@@ -1,27 +1,28 @@
-"""Tasks, runs and schedules of a daemon, as a program uses them."""
-# What a method without a body does is said by its decorator.
-# mypy: disable-error-code="empty-body"
+"""Tasks, runs and schedules of a daemon, as a program uses them.
+
+The asyncio variants are in async_work.py, method by method.
+"""
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from kapelle.client.http import TRIES
-from kapelle.client.request import (
-    ItemStream,
-    Method,
-    Resources,
-    absolute,
+from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import TRIES
+from kapelle.client.values import (
+    OUTPUT_PAGE_BYTES,
+    TranscriptLine,
     as_json,
+    item_path,
     read,
-    request,
+    schedule_body,
+    spec_body,
 )
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run, Step, rests
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
-from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.views import (
@@ -34,71 +35,72 @@ from kapelle.domain.views import (
 )
 from kapelle.patterns.spec import PatternSpec
 
-OUTPUT_PAGE_BYTES = 8_000_000
-
+T = TypeVar("T")
 Item = TypeVar("Item", Task, Run, Schedule)
 Piece = TypeVar("Piece", Task, Run)
 
-
-@dataclass(frozen=True)
-class TranscriptLine:
-    """One thing that an agent said or did; data is all that is told of it."""
-
-    kind: str
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
+ItemStream: TypeAlias = Generator[T, None, None]
 
 
-class Collection(Resources, Generic[Item]):
+class Collection(Generic[Item]):
     """All items of one kind; an id may be any prefix that only one of them has."""
 
-    @request("get", "/{noun}/{id}")
+    def __init__(self, connection: DaemonConnection, path: str, kind: type[Item]) -> None:
+        self._connection = connection
+        self._path = path
+        self._kind: type[Item] = kind
+
     def get(self, id: str) -> Item:
-        """The item as it is now."""
+        """Return the item as it is now."""
+        return self._read(self._connection.get(item_path(self._path, id)))
+
+    def _read(self, answer: object) -> Item:
+        return read(self._kind, answer, self._path)
 
 
 class WorkCollection(Collection[Piece]):
     """What tasks and runs have in common."""
 
-    @Method
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
-        """The item when it has ended and is delivered, if that was asked for, or needs a person; or
-        as it is when the time is up.
+        """Return the item when it has ended and is delivered, or needs a person; or as it is when
+        the time is up.
 
         It goes on waiting when the daemon is restarted.
         """
 
-        def is_over(told: object) -> bool:
-            return rests(self._read(told))
+        def is_over(answer: object) -> bool:
+            return rests(self._read(answer))
 
-        path = self._place("/{noun}/{id}/wait", {"id": id})
-        found: Piece = self._read(self._connection.wait(path, {}, is_over, timeout_s))
-        return found
+        path = item_path(self._path, id, "wait")
+        return self._read(self._connection.wait(path, {}, is_over, timeout_s))
 
-    @request("post", "/{noun}/{id}/archive")
     def archive(self, id: str) -> Piece:
-        """Put away what has ended; worktrees are removed, the work is kept."""
+        """Archive an ended item; its worktrees are removed, the work is kept."""
+        return self._read(self._connection.post(item_path(self._path, id, "archive")))
 
-    @request("get", "/{noun}/{id}/diff")
     def diff(self, id: str, attempt: int | None = None) -> DiffView:
-        """What changed in its worktree since it began, or what one attempt changed."""
+        """Return what changed in its worktree since it began, or what one attempt changed."""
+        path = item_path(self._path, id, "diff")
+        return read(DiffView, self._connection.get(path, {"attempt": attempt}), path)
 
-    @request("get", "/{noun}/{id}/pr")
     def pull_request(self, id: str) -> PullRequestView:
-        """Its pull request with what people said to it, as its forge tells it now."""
+        """Return its pull request with the comments on it, as they are at the forge now."""
+        path = item_path(self._path, id, "pr")
+        return read(PullRequestView, self._connection.get(path), path)
 
-    @request("post", "/{noun}/{id}/pr", tries=TRIES)
     def deliver(
         self, id: str, *, draft: bool | None = None, force: bool = False
     ) -> PullRequestView:
         """Push its work and open its pull request, or update it; force pushes also a secret."""
+        path = item_path(self._path, id, "pr")
+        body = {"draft": draft, "force": force}
+        return read(PullRequestView, self._connection.post(path, body, tries=TRIES), path)
 
-    @Method
     def patch(self, id: str) -> bytes:
-        """The diff alone, byte for byte, as `git apply` takes it."""
-        return self._connection.get_bytes(self._place("/{noun}/{id}/patch", {"id": id}))[0]
+        """Return the diff alone, byte for byte, as `git apply` takes it."""
+        patch, _ = self._connection.get_bytes(item_path(self._path, id, "patch"))
+        return patch
 
-    @request("merge", "/{noun}/{id}/merge")
     def merge(
         self,
         id: str,
@@ -109,36 +111,47 @@ class WorkCollection(Collection[Piece]):
         style: Literal["merge", "squash", "rebase"] = "merge",
         message: str | None = None,
     ) -> MergeView:
-        """Merge the branch of what is completed into its base or another branch, and wait for it;
-        verify makes the checks on the result where the base has moved."""
+        """Merge the branch of a completed item into its base or another branch, and wait for it.
 
-    @request("post", "/{noun}/{id}/merge/undo")
+        With verify the checks run on the result where the base has moved.
+        """
+        path = item_path(self._path, id, "merge")
+        body = {
+            "into": into,
+            "force": force,
+            "verify": verify,
+            "style": style,
+            "message": message,
+        }
+        return read(MergeView, self._connection.merge(path, body), path)
+
     def undo_merge(self, id: str, *, message: str | None = None) -> UndoView:
         """Undo the last merge of its branch: the base goes back, or a commit reverts the merge."""
+        path = item_path(self._path, id, "merge/undo")
+        return read(UndoView, self._connection.post(path, {"message": message}), path)
 
-    @request("get", "/{noun}/{id}/merge")
     def preview_merge(self, id: str, into: str | None = None) -> MergePreview:
-        """How a merge would go, without merging."""
+        """Return how a merge would go, without merging."""
+        path = item_path(self._path, id, "merge")
+        return read(MergePreview, self._connection.get(path, {"into": into}), path)
 
 
 class Tasks(WorkCollection[Task]):
     """Every task of a daemon."""
 
-    _noun = "tasks"
-    _kind = Task
+    def __init__(self, connection: DaemonConnection) -> None:
+        super().__init__(connection, "/tasks", Task)
 
-    @Method
     def run(
         self, /, prompt: str | TaskSpec, *, idempotency_key: str | None = None, **fields: Any
     ) -> Task:
         """Submit a task and return at once; it is stored and will be run.
 
-        Every field of TaskSpec is a keyword. The directory is the current one if none is given.
+        Every field of TaskSpec is a keyword. The default directory is the current one.
         """
         body = spec_body("prompt", prompt, fields)
-        return read(Task, self._connection.create("/tasks", body, idempotency_key), "/tasks")
+        return self._read(self._connection.create("/tasks", body, idempotency_key))
 
-    @request("get", "/tasks")
     def list(
         self,
         *,
@@ -147,19 +160,24 @@ class Tasks(WorkCollection[Task]):
         project: str | None = None,
         archived: bool = False,
     ) -> ItemStream[Task]:
-        """Tasks, newest first; pages are asked for as they are needed."""
+        """Yield tasks, newest first; pages are requested as they are needed."""
+        query = {"status": status, "tag": tag, "project": project, "archived": archived}
+        for task in self._connection.pages("/tasks", as_json(query)):
+            yield self._read(task)
 
-    @request("post", "/tasks/{id}/cancel")
     def cancel(self, id: str, reason: str | None = None) -> Task:
-        """End a task; a running one settles within seconds."""
+        """Cancel a task; a running one ends within seconds."""
+        path = item_path("/tasks", id, "cancel")
+        return self._read(self._connection.post(path, {"reason": reason}))
 
-    @request("post", "/tasks/{id}/retry")
     def retry(
         self, id: str, *, budget_usd: float | None = None, max_turns: int | None = None
     ) -> Task:
-        """A new attempt from a fresh workspace; limits that are given hold from now on."""
+        """Start a new attempt from a fresh workspace; given limits hold from now on."""
+        path = item_path("/tasks", id, "retry")
+        body = {"budget_usd": budget_usd, "max_turns": max_turns}
+        return self._read(self._connection.post(path, body))
 
-    @request("post", "/tasks/{id}/resume")
     def resume(
         self,
         id: str,
@@ -170,48 +188,60 @@ class Tasks(WorkCollection[Task]):
         merge: bool = False,
         comments: bool = False,
     ) -> Task:
-        """A new attempt that carries what the last one left, with a message for the agent; merge
-        has it resolve what conflicts between its branch and the base, comments tells it those on
-        its pull request that are new."""
+        """Start a new attempt that goes on where the last one ended, with a message for the agent.
 
-    @request("post", "/tasks/{id}/say")
+        With merge the agent resolves the conflicts between its branch and the base, with comments
+        it gets the new comments on its pull request.
+        """
+        path = item_path("/tasks", id, "resume")
+        body = {
+            "message": message,
+            "budget_usd": budget_usd,
+            "max_turns": max_turns,
+            "merge": merge,
+            "comments": comments,
+        }
+        return self._read(self._connection.post(path, body))
+
     def say(self, id: str, message: str) -> SayView:
-        """Tell a running agent something, now or at its next attempt."""
+        """Send a message to a running agent, which gets it now or at its next attempt."""
+        path = item_path("/tasks", id, "say")
+        return read(SayView, self._connection.post(path, {"message": message}), path)
 
-    @request("post", "/tasks/{id}/requeue")
     def requeue(self, id: str) -> Task:
-        """From the start, as if newly submitted; a running attempt is ended first."""
+        """Start a task from the beginning, as if newly submitted; a running attempt ends first."""
+        return self._read(self._connection.post(item_path("/tasks", id, "requeue")))
 
-    @request("put", "/tasks/{id}/dependencies")
     def depend(self, id: str, depends_on: Sequence[str]) -> Task:
-        """Replace what a task that has not started waits for."""
+        """Replace the dependencies of a task that has not started."""
+        path = item_path("/tasks", id, "dependencies")
+        return self._read(self._connection.put(path, as_json({"depends_on": depends_on})))
 
-    @Method
     def output(
         self, id: str, *, attempt: int | None = None, stream: Literal["out", "err"] = "out"
     ) -> str:
-        """All that an attempt has written so far, by default the latest one."""
-        path = self._place("/tasks/{id}", {"id": id})
+        """Return all that an attempt has written so far, by default the latest one."""
         if attempt is None:
             # Named, so that a new attempt cannot begin between two pages.
-            attempts = read(Task, self._connection.get(path), path).attempts
+            attempts = self.get(id).attempts
             if not attempts:
                 return ""
             attempt = attempts[-1].number
         query = {"attempt": attempt, "stream": stream, "limit": OUTPUT_PAGE_BYTES}
+        path = item_path("/tasks", id, "output")
         written = bytearray()
-        asked = f"{path}/output"
-        while block := self._connection.get_bytes(asked, {**query, "offset": len(written)})[0]:
+        while True:
+            block, _ = self._connection.get_bytes(path, {**query, "offset": len(written)})
+            if not block:
+                return written.decode("utf-8", "replace")
             written += block
-        return written.decode("utf-8", "replace")
 
-    @Method
     def transcript(
         self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
     ) -> ItemStream[TranscriptLine]:
-        """What the agent said and did; with follow, as it comes and until the task has ended."""
+        """Yield what the agent said and did; with follow, as it comes and until the task ends."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
-        path = self._place("/tasks/{id}/transcript", {"id": id})
+        path = item_path("/tasks", id, "transcript")
         with closing(self._connection.stream(path, query, endless=follow)) as events:
             for event in events:
                 if event.kind != "end":
@@ -222,10 +252,9 @@ class Tasks(WorkCollection[Task]):
 class Runs(WorkCollection[Run]):
     """Every run of a daemon."""
 
-    _noun = "runs"
-    _kind = Run
+    def __init__(self, connection: DaemonConnection) -> None:
+        super().__init__(connection, "/runs", Run)
 
-    @Method
     def start(
         self,
         pattern: str,
@@ -237,9 +266,8 @@ class Runs(WorkCollection[Run]):
     ) -> Run:
         """Start any pattern by name and return at once, with a spec or its fields as keywords."""
         body = {"pattern": pattern, "spec": spec_body("", spec, fields)}
-        return read(Run, self._connection.create("/runs", body, idempotency_key), "/runs")
+        return self._read(self._connection.create("/runs", body, idempotency_key))
 
-    @request("get", "/runs")
     def list(
         self,
         *,
@@ -249,9 +277,17 @@ class Runs(WorkCollection[Run]):
         parent_id: str | None = None,
         archived: bool = False,
     ) -> ItemStream[Run]:
-        """Runs, newest first; pages are asked for as they are needed."""
+        """Yield runs, newest first; pages are requested as they are needed."""
+        query = {
+            "status": status,
+            "pattern": pattern,
+            "project": project,
+            "parent_id": parent_id,
+            "archived": archived,
+        }
+        for run in self._connection.pages("/runs", as_json(query)):
+            yield self._read(run)
 
-    @Method
     def follow_up(
         self,
         id: str,
@@ -260,48 +296,51 @@ class Runs(WorkCollection[Run]):
         comments: bool = False,
         idempotency_key: str | None = None,
     ) -> Task:
-        """Begin a task on the branch of an ended run; comments tells it those on the run's pull
-        request that are new."""
+        """Start a task on the branch of an ended run; with comments it gets the new comments on
+        the run's pull request."""
+        path = item_path("/runs", id, "follow_up")
         body = {"message": message, "comments": comments}
-        path = self._place("/runs/{id}/follow_up", {"id": id})
         return read(Task, self._connection.create(path, body, idempotency_key), path)
 
-    @Method
     def result(self, id: str) -> dict[str, Any] | Any:
-        """What an ended run returned; its shape is the pattern's own."""
-        run: Run = self._read(self._connection.get(self._place("/runs/{id}", {"id": id})))
+        """Return the result of an ended run; its shape is the pattern's own."""
+        run = self.get(id)
         if run.status not in RUN_FINAL:
             raise Conflict(f"{run.id} is {run.status} and has no result yet.", hint="Wait for it.")
         return run.result
 
-    @request("get", "/runs/{id}/steps")
     def steps(self, id: str) -> builtins.list[Step]:
-        """What the run did and does, in order."""
+        """Return the steps of the run, in order."""
+        path = item_path("/runs", id, "steps")
+        return read(builtins.list[Step], self._connection.get(path), path)
 
-    @request("post", "/runs/{id}/pause")
     def pause(self, id: str, *, now: bool = False) -> Run:
-        """Start nothing more; what is at work ends first, or with now goes back to its queue."""
+        """Start nothing more; running tasks end first, or with now go back to the queue."""
+        return self._read(self._connection.post(item_path("/runs", id, "pause"), {"now": now}))
 
-    @request("post", "/runs/{id}/resume")
     def resume(self, id: str, *, cycles: int | None = None) -> Run:
-        """Let a paused run go on, or with more cycles a workflow that ended at its limit."""
+        """Resume a paused run, or with more cycles a workflow that ended at its limit."""
+        path = item_path("/runs", id, "resume")
+        return self._read(self._connection.post(path, {"cycles": cycles}))
 
-    @request("post", "/runs/{id}/cancel")
     def cancel(self, id: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
-        """End a run with all that it started, or leave its tasks to go on."""
+        """Cancel a run with all that it started, or let its tasks go on."""
+        path = item_path("/runs", id, "cancel")
+        body = {"reason": reason, "with_tasks": with_tasks}
+        return self._read(self._connection.post(path, body))
 
-    @request("post", "/runs/{id}/answer")
     def answer(self, id: str, answer: str, *, token: str | None = None) -> Run:
-        """Answer a question of a run that waits; the token says which, if there are several."""
+        """Answer a question of a waiting run; the token names one of several."""
+        path = item_path("/runs", id, "answer")
+        return self._read(self._connection.post(path, {"answer": answer, "token": token}))
 
 
 class Schedules(Collection[Schedule]):
     """Every schedule of a daemon."""
 
-    _noun = "schedules"
-    _kind = Schedule
+    def __init__(self, connection: DaemonConnection) -> None:
+        super().__init__(connection, "/schedules", Schedule)
 
-    @Method
     def create(
         self,
         /,
@@ -313,77 +352,43 @@ class Schedules(Collection[Schedule]):
     ) -> Schedule:
         """Schedule a task (kind "task") or a run of a pattern (its name).
 
-        spec is what is started each time, as a spec or its fields; its directory is the current
-        one if none is given. One of cron, at, every_s and after says when.
+        spec is what each firing starts, as a spec or its fields; its default directory is the
+        current one. One of cron, at, every_s and after says when.
         """
         body = schedule_body(kind, spec, fields)
-        answer = self._connection.create("/schedules", body, idempotency_key)
-        return read(Schedule, answer, "/schedules")
+        return self._read(self._connection.create("/schedules", body, idempotency_key))
 
-    @request("get", "/schedules")
     def list(
         self,
         *,
         status: ScheduleStatus | str | Sequence[ScheduleStatus | str] | None = None,
         project: str | None = None,
     ) -> ItemStream[Schedule]:
-        """Schedules, newest first; pages are asked for as they are needed."""
+        """Yield schedules, newest first; pages are requested as they are needed."""
+        query = {"status": status, "project": project}
+        for schedule in self._connection.pages("/schedules", as_json(query)):
+            yield self._read(schedule)
 
-    @request("get", "/schedules/{id}/firings")
     def firings(self, id: str) -> ItemStream[Firing]:
-        """What became of its slots, newest first."""
+        """Yield the firings of a schedule, newest first."""
+        path = item_path("/schedules", id, "firings")
+        for firing in self._connection.pages(path, {}):
+            yield read(Firing, firing, path)
 
-    @request("post", "/schedules/{id}/pause")
     def pause(self, id: str) -> Schedule:
-        """Start nothing until it is resumed; what was started goes on."""
+        """Start nothing until the schedule is resumed; what it started goes on."""
+        return self._read(self._connection.post(item_path("/schedules", id, "pause")))
 
-    @request("post", "/schedules/{id}/resume")
     def resume(self, id: str) -> Schedule:
-        """Go on with the next slot; those that came meanwhile are not made up for."""
+        """Go on with the next slot; those that passed meanwhile are not made up for."""
+        return self._read(self._connection.post(item_path("/schedules", id, "resume")))
 
-    @request("post", "/schedules/{id}/cancel")
     def cancel(self, id: str, *, with_work: bool = False) -> Schedule:
-        """End a schedule; with_work also ends what it started and what is still going."""
+        """Cancel a schedule; with_work also cancels what it started and what still runs."""
+        path = item_path("/schedules", id, "cancel")
+        return self._read(self._connection.post(path, {"with_work": with_work}))
 
-    @request("post", "/schedules/{id}/run")
     def run(self, id: str) -> Firing:
-        """Start at once what it starts, besides its slots."""
-
-
-def spec_body(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec from its main field and others, or a whole one in which fields are replaced.
-
-    A relative directory is one of this process; left out, it is where this process stands.
-    """
-    given = _given(name, subject, fields)
-    given["directory"] = absolute(given.get("directory") or ".")
-    return as_json(given)
-
-
-def schedule_body(kind: object, spec: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A schedule from what it starts and its fields, or a whole one, likewise."""
-    given = _given("kind", kind, fields)
-    if spec is None:
-        work = given.pop("spec", None)
-    else:
-        work = spec
-    if not isinstance(work, Spec | Mapping):
-        raise InvalidInput(
-            "What the schedule is to start is missing.",
-            hint="Give a spec, or its fields as a mapping.",
-        )
-    given["spec"] = spec_body("", work, {})
-    return as_json(given)
-
-
-def _given(name: str, subject: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(subject, Spec):
-        given = subject.model_dump(exclude_unset=True)
-    elif isinstance(subject, Mapping):
-        given = dict(subject)
-    else:
-        if subject is None:
-            given = {}
-        else:
-            given = {name: subject}
-    return {**given, **fields}
+        """Start at once what the schedule starts, besides its slots."""
+        path = item_path("/schedules", id, "run")
+        return read(Firing, self._connection.post(path), path)

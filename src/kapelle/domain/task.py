@@ -115,6 +115,7 @@ class CheckResult(Record):
     # Whether it looks at the work: False if it passes where that holds nonsense, None if not known.
     proved: bool | None = None
     proof: str | None = None
+    proved_earlier: bool = False  # the proof was made for other work, and holds for this as well
     # Tests and settings that the work changed, or ignored files, without which it fails.
     passes_only_with: list[str] = []
     # Files that changed while it ran or, outside of the worktree, during the work.

@@ -6,6 +6,7 @@ from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.service.agents import AgentService
 from kapelle.service.batches import BatchService
+from kapelle.service.caller import Callers
 from kapelle.service.daemon import DaemonService, Stopping
 from kapelle.service.doctor import DoctorService
 from kapelle.service.events import EventService
@@ -36,28 +37,31 @@ class Service:
     def __init__(
         self, parts: Parts, queue: TaskQueue, merges: MergeQueue, stopping: Stopping
     ) -> None:
-        self.tasks, self.runs = TaskService(parts, queue), RunService(parts, lambda: queue.held)
+        self.callers = Callers(parts.db)
+        self.tasks = TaskService(parts, queue)
+        self.runs = RunService(parts, lambda: queue.held)
         self.work = WorkService(parts, merges, self.tasks, self.runs)
         self.questions = QuestionService(parts)
         scheduled = ScheduledWork(parts)
         self.scheduler = Scheduler(parts.db, scheduled.start, parts.secrets)
         self.schedules = ScheduleService(parts.db, self.scheduler, scheduled, parts.secrets)
-        self.output, self.terminals = OutputService(parts), TerminalService(parts)
+        self.output = OutputService(parts)
+        self.terminals = TerminalService(parts)
         self.events = EventService(parts.db, parts.activities)
         self.daemon = DaemonService(parts, queue, stopping)
         self.sessions = SessionService(file=parts.home.sessions)
-        self.agents, self.trust = AgentService(parts), TrustService(parts)
+        self.agents = AgentService(parts)
+        self.trust = TrustService(parts)
         self.doctor = DoctorService(parts, self.agents, self.daemon)
         self.reports = ReportService(parts, self.work)
         self.needs = NeedService(parts, self.tasks, self.runs, self.reports)
-        self.knowledge, self.templates = KnowledgeService(parts), TemplateService(parts)
-        self.search, self.notify = SearchService(parts), NotificationService(parts)
+        self.knowledge = KnowledgeService(parts)
+        self.templates = TemplateService(parts)
+        self.search = SearchService(parts)
+        self.notify = NotificationService(parts)
         self.projects = ProjectService(parts, self.search)
         self.integrations = IntegrationService(parts)
         self.relocations = RelocationService(parts)
-        self.notes, self.batches = (
-            NoteService(parts.db, parts.without_secrets),
-            BatchService(parts.db),
-        )
+        self.notes = NoteService(parts.db, parts.without_secrets)
+        self.batches = BatchService(parts.db)
         self.locks = LockService(parts)
-        self.of_class = {type(one).__name__: one for one in vars(self).values()}

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
 
 from kapelle.domain.task import Activity, Event
@@ -13,62 +13,70 @@ from kapelle.store.database import Database
 _log = logging.getLogger("kapelle.events")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 1.0
-# So many are told at once, which takes the event loop a millisecond or two.
-_AT_ONCE = 200
-# What is written within so long, for each of the subscribers, is told together: a few are told at
-# once, and a thousand seldom, for to write to each of them takes a hundredth of a second or two.
-_TOGETHER_S = 0.0001
-_LONGEST_S = 0.3
+# A subscriber for whom more events wait than this reads them in the database when it has the time.
+_MAX_WAITING = 1000
+# The pause after events were handed out, for each subscriber: to send them costs each of them some
+# time, and what is written meanwhile is sent together.
+_PAUSE_S = 0.0002
 
-EventListener = Callable[[tuple[Event, ...]], bool]
+StreamItems = tuple[Event, ...] | tuple[Activity, ...]
 
 
 class _Subscriber:
-    """One who follows the history, or what is in it about one task or run. What it cannot be told
-    at once it reads in the database when it has the time."""
+    """Somebody who follows the history, or what it has about one task or run."""
 
-    def __init__(
-        self, task_id: str | None, run_id: str | None, after: int, told: EventListener
-    ) -> None:
+    def __init__(self, task_id: str | None, run_id: str | None, after: int) -> None:
         self._task_id = task_id
         self._run_id = run_id
+        # The number of the last event that the subscriber got.
+        self.after = after
+        # Whether the database has events that are neither sent nor waiting here.
+        self.is_behind = True
+        self._events: list[Event] = []
         self._activity: dict[str, Activity] = {}
         self._woken = asyncio.Event()
-        self._waits = False
-        self._told = told
-        self.after = after  # the number of the last event that it was told
-        self.behind = True  # whether the database has events that it was not told
 
-    def hand(self, found: tuple[Event, ...]) -> None:
-        # Whoever wants everything gets the same tuple, which is rendered once for all of them.
-        if found[0].seq <= self.after or self._task_id or self._run_id:
-            found = tuple(event for event in found if self._wants(event) and event.seq > self.after)
-        if found and self._waits and not self.behind and self._told(found):
-            self.after = found[-1].seq
-        elif found:
+    def hand(self, new: tuple[Event, ...]) -> None:
+        """Take new events of the history."""
+        if self.is_behind:
+            return
+        self._events += [event for event in new if self._follows(event)]
+        if len(self._events) > _MAX_WAITING:
             self.fall_behind()
+        elif self._events:
+            self._woken.set()
 
     def tell(self, activity: Activity) -> None:
-        """What an agent does now; of one that is not told in time only the last counts."""
-        if self._wants(activity):
+        """Take what an agent does now; only the last activity of an attempt is kept."""
+        if self._follows(activity):
             self._activity[activity.attempt_id] = activity
             self._woken.set()
 
     def fall_behind(self) -> None:
-        self.behind = True
+        """Have the subscriber read the database from where it is."""
+        self._events.clear()
+        self.is_behind = True
         self._woken.set()
 
-    async def wait(self) -> tuple[Activity, ...]:
-        """What agents did since the last time, once there is something or it is behind."""
-        self._waits = True
+    async def wait(self) -> None:
+        """Return when there is something to take, or when the subscriber is behind."""
         await self._woken.wait()
-        self._waits = False
         self._woken.clear()
-        activity = self._activity
-        self._activity = {}
-        return tuple(activity.values())
 
-    def _wants(self, event: Event | Activity) -> bool:
+    def take_events(self) -> tuple[Event, ...]:
+        """Return the events that wait, without those that the subscriber read itself."""
+        waiting = tuple(event for event in self._events if event.seq > self.after)
+        self._events.clear()
+        if waiting:
+            self.after = waiting[-1].seq
+        return waiting
+
+    def take_activity(self) -> tuple[Activity, ...]:
+        waiting = tuple(self._activity.values())
+        self._activity.clear()
+        return waiting
+
+    def _follows(self, event: Event | Activity) -> bool:
         return self._task_id in {None, event.task_id} and self._run_id in {None, event.run_id}
 
 
@@ -89,30 +97,34 @@ class EventService:
         follow: bool,
         run_id: str | None = None,
         activity: bool = False,
-        told: EventListener = lambda _: False,
-    ) -> AsyncIterator[tuple[Event, ...] | tuple[Activity, ...]]:
-        """Every event behind a number, exactly once and in order, some at a time; with follow, for
-        ever, with activity what agents do as well. What can be told at once is not given."""
+    ) -> AsyncIterator[StreamItems]:
+        """Yield every event behind a number, exactly once and in order, several at a time.
+
+        With follow it goes on for ever, with activity it also yields what agents do.
+        """
         if not follow:
             async for found in self._stored(after, task_id, run_id):
                 yield found
             return
         with (
-            self._subscribed(_Subscriber(task_id, run_id, after, told)) as subscriber,
+            self._subscribed(_Subscriber(task_id, run_id, after)) as subscriber,
             self._activities.listen(subscriber.tell) if activity else nullcontext(),
         ):
             while True:
-                if subscriber.behind:
+                while subscriber.is_behind:
                     # From here on events are handed to it again, also some that it reads itself.
-                    subscriber.behind = False
+                    subscriber.is_behind = False
                     async for found in self._stored(subscriber.after, task_id, run_id):
                         subscriber.after = found[-1].seq
                         yield found
-                elif doing := await subscriber.wait():
+                await subscriber.wait()
+                if new := subscriber.take_events():
+                    yield new
+                if doing := subscriber.take_activity():
                     yield doing
 
     async def run(self) -> None:
-        """Hand new events to the subscribers, until cancelled; what fails is begun again."""
+        """Hand new events to the subscribers, until cancelled; after an error begin again."""
         while True:
             await self._somebody.wait()
             try:
@@ -128,26 +140,20 @@ class EventService:
             for subscriber in self._subscribers:
                 subscriber.fall_behind()  # what was written before this moment is not handed out
             while self._subscribers:
-                found = await self._db.read(events.after, after)
-                if found:
-                    after = found[-1].seq
-                    await self._hand(tuple(found))
+                new = tuple(await self._db.read(events.after, after))
+                if new:
+                    after = new[-1].seq
+                    for subscriber in self._subscribers:
+                        subscriber.hand(new)
                 else:
                     await changed.wait(_LOOK_S)
-                await asyncio.sleep(min(len(self._subscribers) * _TOGETHER_S, _LONGEST_S))
+                await asyncio.sleep(len(self._subscribers) * _PAUSE_S)
         self._somebody.clear()
-
-    async def _hand(self, found: tuple[Event, ...]) -> None:
-        told = list(self._subscribers)
-        for start in range(0, len(told), _AT_ONCE):
-            for subscriber in self._subscribers.intersection(told[start : start + _AT_ONCE]):
-                subscriber.hand(found)
-            await asyncio.sleep(0)
 
     async def _stored(
         self, after: int, task_id: str | None, run_id: str | None
     ) -> AsyncIterator[tuple[Event, ...]]:
-        """The events that there are behind a number, so many at a time as one read gives."""
+        """Yield the stored events behind a number, as many at a time as one read returns."""
         while found := await self._db.read(events.after, after, task_id=task_id, run_id=run_id):
             after = found[-1].seq
             yield tuple(found)

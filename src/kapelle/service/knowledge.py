@@ -34,6 +34,7 @@ from kapelle.engine.processes.prompt import fence, format_learning
 from kapelle.engine.tasks.brief import project_of
 from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask
+from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks, templates
 from kapelle.store.database import Connection, about
 from kapelle.store.query import unused_id
@@ -74,20 +75,20 @@ class KnowledgeService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def add(self, spec: LearningSpec, parent: str | None) -> Learning:
+    async def add(self, spec: LearningSpec, caller: Caller) -> Learning:
         """Report something that later tasks should know: a fact about the project or its tools that
         took work to find out, not what was done. At most five for a task, which are judged first.
         """
         project = spec.project or (spec.directory and self.project(spec.directory))
-        if parent:
-            attempt = await self._parts.db.glance(attempts.latest, parent)
+        if caller.task_id:
+            attempt = await self._parts.db.glance(attempts.latest, caller.task_id)
         else:
             attempt = None
         if attempt is None and spec.scope == "project" and not project:
             raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
-        if attempt is not None and parent is not None:
+        if attempt is not None and caller.task_id is not None:
             words = spec.model_dump(include={"title", "content", "tags"})
-            told = await self._parts.without_secrets(parent, attempt["id"], words)
+            told = await self._parts.without_secrets(caller.task_id, attempt["id"], words)
             spec = spec.model_copy(update=told)
         now = datetime.now(UTC)
         made = Learning(
@@ -95,7 +96,7 @@ class KnowledgeService:
             id=new_id("learning"), tags=[*dict.fromkeys(spec.tags)], project=project,
             status="reported" if attempt else "kept",
             author=attempt["agent"] if attempt else _PERSON,
-            task_id=parent, created_at=now, changed_at=now,
+            task_id=caller.task_id, created_at=now, changed_at=now,
         )  # fmt: skip
         stored = await self._parts.db.write(_add, made)
         self._parts.has_learnings = True
@@ -105,15 +106,15 @@ class KnowledgeService:
         """What learnings in a directory belong to."""
         return self._parts.settings(directory).project or repository_of(directory)
 
-    async def get(self, text: str) -> Learning:
+    async def get(self, learning_id: str) -> Learning:
         """One learning, by its id or any unique end or beginning of it."""
-        return await self._parts.db.read(learnings.get, text)
+        return await self._parts.db.read(learnings.get, learning_id)
 
-    async def page(self, wanted: LearningFilter, parent: str | None) -> LearningPage:
+    async def page(self, wanted: LearningFilter, caller: Caller) -> LearningPage:
         """What earlier work has taught, newest first, or with a query the best matches first."""
         project: str | None
-        if parent is not None:
-            project = project_of(await self._parts.db.glance(tasks.row, parent))
+        if caller.task_id is not None:
+            project = project_of(await self._parts.db.glance(tasks.row, caller.task_id))
             wanted = wanted.model_copy(update={"status": "kept"})
         else:
             project = wanted.project or (wanted.directory and self.project(wanted.directory))
@@ -126,12 +127,12 @@ class KnowledgeService:
             cursor = None  # the best are all
         return LearningPage(learnings=found, next_cursor=cursor)
 
-    async def edit(self, text: str, changes: LearningEdit) -> Learning:
+    async def edit(self, learning_id: str, changes: LearningEdit) -> Learning:
         """Change what is given; one that was discarded is kept by that."""
         given = changes.model_dump(exclude_none=True)
 
         def write(connection: Connection) -> Learning:
-            known = learnings.get(connection, text)
+            known = learnings.get(connection, learning_id)
             after = known.model_copy(update=given)
             if after.scope == "project" and not after.project:
                 raise InvalidInput("The project is missing.", hint="Give `project` as well.")
@@ -141,11 +142,11 @@ class KnowledgeService:
 
         return await self._parts.db.write(write)
 
-    async def delete(self, text: str) -> Learning:
+    async def delete(self, learning_id: str) -> Learning:
         """Delete a learning; returns what it was."""
 
         def write(connection: Connection) -> Learning:
-            known = learnings.get(connection, text)
+            known = learnings.get(connection, learning_id)
             learnings.delete(connection, known.id)
             return known
 
@@ -153,13 +154,14 @@ class KnowledgeService:
 
     async def export(self, directory: Directory | None = None) -> str:
         """All that is kept, or what a directory's project is told, as a page to edit or share."""
-        page = await self.page(wanted := LearningFilter(directory=directory, limit=1000), None)
-        found = page.learnings
+        query = LearningFilter(directory=directory, limit=1000)
+        page = await self.page(query, OWNER)
+        kept = page.learnings
         while page.next_cursor:
-            wanted = wanted.model_copy(update={"cursor": page.next_cursor})
-            page = await self.page(wanted, None)
-            found += page.learnings
-        return await asyncio.to_thread(as_markdown, reversed(found))
+            query = query.model_copy(update={"cursor": page.next_cursor})
+            page = await self.page(query, OWNER)
+            kept += page.learnings
+        return await asyncio.to_thread(as_markdown, reversed(kept))
 
     async def import_(self, body: ImportBody) -> ImportView:
         """Keep what such a page tells; those with an id that is known are changed."""

@@ -14,24 +14,25 @@ from kapelle.domain.lock import (
 )
 from kapelle.engine.locks import PERSON, PathClaim, checkout_of, real_path
 from kapelle.engine.parts import Parts
+from kapelle.service.caller import Caller
 from kapelle.store import children, notes, tasks
 
 
 class LockService:
-    """The attempt that asks is named with every call; without one it is a person."""
+    """Locks of agents and of people."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._db = parts.db
         self._locks = parts.locks
 
-    async def take(self, spec: LockSpec, attempt_id: str | None) -> LocksView:
+    async def take(self, spec: LockSpec, caller: Caller) -> LocksView:
         """Hold paths exclusively, all or none, or renew that; where held is false, call it again:
         your place in the queue is kept. A deadlock is refused at once."""
-        owner, task_id, directory, checkout = await self._place(spec.directory, attempt_id)
-        if attempt_id is not None and task_id is not None:
+        owner, task_id, directory, checkout = await self._place(spec.directory, caller.attempt_id)
+        if caller.attempt_id is not None and task_id is not None:
             fields = {"paths": list(spec.paths), "reason": spec.reason}
-            masked = await self._parts.without_secrets(task_id, attempt_id, fields)
+            masked = await self._parts.without_secrets(task_id, caller.attempt_id, fields)
             spec = spec.model_copy(update=masked)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
         if task_id:
@@ -44,23 +45,24 @@ class LockService:
         )
         return await self._locks.take(claim, spec.timeout_s)
 
-    async def release(self, spec: LockRelease, attempt_id: str | None) -> list[Lock]:
+    async def release(self, spec: LockRelease, caller: Caller) -> list[Lock]:
         """Release locks; an attempt its own, a person those that are named, whoever holds them."""
-        owner, _, directory, checkout = await self._place(spec.directory, attempt_id)
+        owner, _, directory, checkout = await self._place(spec.directory, caller.attempt_id)
         paths = [real_path(path, directory, checkout) for path in spec.paths]
-        anybodys = attempt_id is None and bool(paths)
+        anybodys = caller.attempt_id is None and bool(paths)
         return await self._locks.release(checkout, paths, None if anybodys else owner)
 
-    async def known(self, attempt_id: str | None, directory: BaseDirectory = None) -> list[Lock]:
+    async def known(self, caller: Caller, directory: BaseDirectory = None) -> list[Lock]:
         """Who holds and who waits for which paths, of one checkout or of all."""
         await self._locks.sweep()
-        if directory is None and attempt_id is None:
+        if directory is None and caller.attempt_id is None:
             return self._locks.list_locks()
-        return self._locks.list_locks((await self._place(directory, attempt_id))[-1])
+        return self._locks.list_locks((await self._place(directory, caller.attempt_id))[-1])
 
-    async def check(self, call: ToolCall, attempt_id: str | None) -> Permission:
+    async def check(self, call: ToolCall, caller: Caller) -> Permission:
         """Whether what an agent is about to do would write what somebody else holds."""
-        owner, _, _, checkout = await self._place(None if attempt_id else "/", attempt_id)
+        directory = None if caller.attempt_id else "/"
+        owner, _, _, checkout = await self._place(directory, caller.attempt_id)
         lock = self._locks.in_way_of_tool(call.input, call.directory, checkout, owner)
         if lock is None:
             return Permission(allowed=True)

@@ -16,6 +16,7 @@ from kapelle.domain.note import (
     NoteSpec,
     NoteWatch,
 )
+from kapelle.service.caller import Caller
 from kapelle.service.work import until
 from kapelle.store import attempts, notes
 from kapelle.store.database import Connection, Database
@@ -29,15 +30,16 @@ class NotePage(BaseModel):
 
 
 class NoteService:
-    """The attempt that asks is named with every call; without one it is a person."""
+    """Notes of agents and of people."""
 
     def __init__(self, db: Database, without_secrets: Mask | None = None) -> None:
         self._db = db
         self._without_secrets = without_secrets
 
-    async def put(self, spec: NoteSpec, attempt_id: str | None) -> Note:
+    async def put(self, spec: NoteSpec, caller: Caller) -> Note:
         """Write a note, a text under a key that all agents of one family of work share; with
         expected_version, only if nobody wrote it meanwhile."""
+        attempt_id = caller.attempt_id
         if attempt_id is not None and self._without_secrets is not None:
             task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
             if await self._without_secrets(task_id, attempt_id, spec.key) != spec.key:
@@ -49,27 +51,27 @@ class NoteService:
     async def delete(
         self,
         key: NoteKey,
-        attempt_id: str | None,
+        caller: Caller,
         scope: NoteScope = None,
         expected_version: ExpectedVersion = None,
     ) -> Note:
         """Delete a note; whoever watches it is told."""
-        return await self._db.write(notes.delete, scope, key, expected_version, attempt_id)
+        return await self._db.write(notes.delete, scope, key, expected_version, caller.attempt_id)
 
-    async def get(self, key: NoteKey, attempt_id: str | None, scope: NoteScope = None) -> Note:
+    async def get(self, key: NoteKey, caller: Caller, scope: NoteScope = None) -> Note:
         """One note with its value and version."""
-        return await self._db.glance(notes.get, scope, key, attempt_id)
+        return await self._db.glance(notes.get, scope, key, caller.attempt_id)
 
-    async def page(self, wanted: NoteFilter, attempt_id: str | None) -> NotePage:
+    async def page(self, wanted: NoteFilter, caller: Caller) -> NotePage:
         """The notes whose keys begin with a prefix, without what they say."""
-        found, cursor = await self._db.read(notes.page, wanted, attempt_id)
+        found, cursor = await self._db.read(notes.page, wanted, caller.attempt_id)
         return NotePage(notes=found, next_cursor=cursor)
 
-    async def watch(self, wanted: NoteWatch, attempt_id: str | None) -> NotesChanged:
+    async def watch(self, wanted: NoteWatch, caller: Caller) -> NotesChanged:
         """Wait until all of the keys, or something under the prefix, are there, have a version
         after the one you know, or equal a value; call it again if met is false."""
         scope = await self._db.glance(
-            lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, attempt_id))
+            lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, caller.attempt_id))
         )
         keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
         seen: list[Note] = []

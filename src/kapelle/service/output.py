@@ -81,14 +81,14 @@ class OutputService:
 
     async def output(
         self,
-        text: str,
+        task_id: str,
         attempt: Which = None,
         stream: StreamName = "out",
         offset: Offset = 0,
         limit: Annotated[int, Field(ge=1, le=16_000_000)] = 1_000_000,
     ) -> Bytes:
         """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
         if not task.attempts and attempt is None:
             data = b""
             offset = 0
@@ -102,7 +102,7 @@ class OutputService:
 
     async def find(
         self,
-        text: str,
+        task_id: str,
         query: Annotated[str, Field(min_length=1, max_length=200)],
         attempt: Which = None,
         stream: StreamName = "out",
@@ -110,7 +110,7 @@ class OutputService:
         limit: Annotated[int, Field(ge=1, le=1000)] = 100,
     ) -> OutputHits:
         """Where a text stands in an attempt's output, from offset on; ASCII in capitals or not."""
-        found = attempt_of(await self._parts.db.read(tasks.get, text), attempt)
+        found = attempt_of(await self._parts.db.read(tasks.get, task_id), attempt)
         path = self._log(found, stream)
         offsets, on = await asyncio.to_thread(find_text, path, query, offset, limit)
         return OutputHits(attempt=found.number, offsets=offsets, next_offset=on)
@@ -120,18 +120,18 @@ class OutputService:
             raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
 
-    async def messages(self, text: str) -> list[PersonMessage]:
+    async def messages(self, task_id: str) -> list[PersonMessage]:
         """All that people said to a task, the oldest first: hints, answers to its questions, and
         messages to its agent at work, each with its state."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
         return await self._messages(task.id)
 
     async def _messages(self, task_id: str) -> list[PersonMessage]:
         return await self._parts.db.read(person_messages.of_task, task_id)
 
-    async def files(self, text: str) -> list[AttemptFile]:
+    async def files(self, task_id: str) -> list[AttemptFile]:
         """The pictures that its agents took of what they saw, in the order of their attempts."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
 
         def find() -> list[AttemptFile]:
             places = [(one.number, self._parts.home.files / one.id) for one in task.attempts]
@@ -146,12 +146,12 @@ class OutputService:
 
     async def picture(
         self,
-        text: str,
+        task_id: str,
         name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}$")],
         attempt: Which = None,
     ) -> Bytes:
         """One of these pictures, of the last attempt unless another is named."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
         place = self._parts.home.files / attempt_of(task, attempt).id
         found = await asyncio.to_thread(read_picture, place / Path(name).name, LARGEST)
         if found is None:
@@ -160,10 +160,10 @@ class OutputService:
         return Bytes(found[1], found[0], headers)
 
     async def transcript(
-        self, text: str, wanted: TranscriptQuery, after: str | None
+        self, task_id: str, wanted: TranscriptQuery, after: str | None
     ) -> AsyncIterator[TranscriptEvent]:
         """What the agent said and did; a line's position is the place behind it."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
         if wanted.attempt is None:
             number = None
         else:

@@ -10,7 +10,7 @@ from kapelle.domain.specs import MAX_PROMPT_BYTES, RepositoryPath, Spec, Text, W
 from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
-from kapelle.service.tasks import require_attempt
+from kapelle.service.caller import Caller
 from kapelle.service.work import until
 from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
@@ -33,28 +33,25 @@ class QuestionService:
     async def ask(
         self,
         spec: QuestionSpec,
-        parent: str | None,
-        attempt_id: str | None,
+        caller: Caller,
         timeout_s: WaitSeconds = 25,
     ) -> Question:
         """Ask a person something, as the agent of a task, which waits meanwhile. With its answer;
         after timeout_s it may be open: then wait for it by its token."""
-        own = require_attempt(parent, attempt_id)
+        own = caller.require_attempt()
         told = await self._parts.without_secrets(*own, spec.model_dump())
         patient = with_patience(self._parts, QuestionSpec.model_validate(told))
         question = await self._db.write(ask, own[1], patient)
-        return await self.wait(question.token, attempt_id, timeout_s)
+        return await self.wait(question.token, caller, timeout_s)
 
-    async def wait(
-        self, token: str, attempt_id: str | None, timeout_s: WaitSeconds = 25
-    ) -> Question:
+    async def wait(self, token: str, caller: Caller, timeout_s: WaitSeconds = 25) -> Question:
         """A question once it is answered, or expired; after timeout_s as it is: then call again."""
-        question = await self._db.read(_of, token, attempt_id)
+        question = await self._db.read(_of, token, caller.attempt_id)
         await until(
             self._db, [question.work_id], timeout_s,
             lambda connection: questions.get(connection, token).status != "open",
         )  # fmt: skip
-        if attempt_id is None:
+        if caller.attempt_id is None:
             return await self._db.read(questions.get, token)
         return await self._db.write(_told, token)
 
@@ -66,14 +63,15 @@ class QuestionService:
         found = await self._db.read(questions.unanswered, None, repository)
         return QuestionList(questions=found)
 
-    async def answer(self, token: str, body: GivenAnswer, parent: str | None) -> Question:
+    async def answer(self, token: str, body: GivenAnswer, caller: Caller) -> Question:
         """Answer a question by its token, or the only one of a task or run by its id; who asked
         goes on. A number chooses one of its choices. An attempt answers what agents below it ask
         while they work, and never what needs a person's consent."""
         whose = token.partition(":")[0]
-        if parent is not None and not await self._db.read(is_own, parent, whose, itself=False):
+        task_id = caller.task_id
+        if task_id is not None and not await self._db.read(is_own, task_id, whose, itself=False):
             raise not_own(whose)
-        return await self._db.write(answer, token, body.answer, is_agent=parent is not None)
+        return await self._db.write(answer, token, body.answer, is_agent=task_id is not None)
 
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:

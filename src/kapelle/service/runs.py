@@ -35,7 +35,8 @@ from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import Belonging, require_directory, require_still_there, submit
 from kapelle.service.batches import with_list
-from kapelle.service.work import below, of_repository, until
+from kapelle.service.caller import Caller, Callers
+from kapelle.service.work import of_repository, until
 from kapelle.store import deliveries, events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Conditions, Row
@@ -100,13 +101,15 @@ class RunService:
         """held says why no task starts now, None when nothing is in the way."""
         self._parts = parts
         self._db = parts.db
+        self._callers = Callers(parts.db)
         self._held = held
 
     async def start(
-        self, body: StartBody, parent: str | None, idempotency_key: str | None = None
+        self, body: StartBody, caller: Caller, idempotency_key: str | None = None
     ) -> Run:
         """Start a run; it is stored when this returns."""
         parts = self._parts
+        parent = caller.task_id
         key = own_key(parent, idempotency_key)
         asked = await with_list(self._db, body.pattern, body.spec, key)
         if parent is None:
@@ -122,13 +125,11 @@ class RunService:
         return await self.get(run_id)
 
     async def patterns(
-        self,
-        parent: str | None,
-        directory: PatternDirectory = None,
+        self, caller: Caller, directory: PatternDirectory = None
     ) -> list[PatternView]:
         """Every pattern; with a directory also those of its repository, and what is wrong there."""
-        if parent is not None:
-            directory = (await self._db.read(tasks.row, parent))["directory"]
+        if caller.task_id is not None:
+            directory = (await self._db.read(tasks.row, caller.task_id))["directory"]
         if directory:
             place = Path(require_directory(directory))
         else:
@@ -138,10 +139,10 @@ class RunService:
         return usable + [PatternView(**broken, summary=error.message) for error in problems]
 
     async def get_pattern(
-        self, name: str, parent: str | None, directory: PatternDirectory = None
+        self, name: str, caller: Caller, directory: PatternDirectory = None
     ) -> PatternView:
         """One pattern, with the JSON schema of its specification."""
-        known = await self.patterns(parent, directory)
+        known = await self.patterns(caller, directory)
         for pattern in known:
             if pattern.name == name:
                 return pattern
@@ -149,14 +150,14 @@ class RunService:
         hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
         raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
-    async def get(self, text: str) -> Run:
+    async def get(self, run_id: str) -> Run:
         """One run, by its id or any unique end or beginning of it."""
-        return await self._db.read(lambda c: self._shown(c, [runs.get(c, text)])[0])
+        return await self._db.read(lambda c: self._shown(c, [runs.get(c, run_id)])[0])
 
-    async def page(self, wanted: RunFilter, parent: str | None) -> RunPage:
+    async def page(self, wanted: RunFilter, caller: Caller) -> RunPage:
         """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
         last = await self._db.read(events.last_seq)
-        among = await below(self._db, parent, "run")
+        among = await self._callers.list_below(caller, "run")
         listed, cursor = await self.listed(of_repository(wanted), among)
         return RunPage(runs=listed, next_cursor=cursor, last_event=last)
 
@@ -179,27 +180,28 @@ class RunService:
         found = await self._db.read(lambda c: self._shown(c, runs.of_ids(c, ids)))
         return [run.as_row() for run in found]
 
-    async def steps(self, text: str) -> list[Step]:
+    async def steps(self, run_id: str) -> list[Step]:
         """What the run did and does, in order."""
-        return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
+        return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, run_id)))
 
-    async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Run:
+    async def wait(self, run_id: str, timeout_s: WaitSeconds = 25) -> Run:
         """The run once it has ended, waits or is paused; after timeout_s as it is: then call
         again."""
-        run_id = await self._id(text)
+        run_id = await self._id(run_id)
         await until(self._db, [run_id], timeout_s, partial(self._is_resting, run_id=run_id))
         return await self.get(run_id)
 
-    async def pause(self, text: str, parent: str | None, body: PauseBody | None = None) -> Run:
+    async def pause(self, run_id: str, caller: Caller, body: PauseBody | None = None) -> Run:
         """Start nothing more; what is at work ends first, or with now goes back to its queue."""
-        run_id = await self._id(text)
+        run_id = await self._id(run_id)
         now = body.now if body else False
-        await control.pause(self._parts, run_id, stop_cause("paused", parent), now=now)
+        await control.pause(self._parts, run_id, stop_cause("paused", caller.task_id), now=now)
         return await self.get(run_id)
 
-    async def resume(self, text: str, parent: str | None, body: ResumeRun | None = None) -> Run:
+    async def resume(self, run_id: str, caller: Caller, body: ResumeRun | None = None) -> Run:
         """Let a paused run go on, or with more cycles a workflow that ended at its limit."""
-        run = await self.get(text)
+        run = await self.get(run_id)
+        parent = caller.task_id
         require_still_there(run.directory, run.repository)
         self._parts.require_trust(run.directory)
         if body is not None and body.cycles is not None:
@@ -214,7 +216,7 @@ class RunService:
                 require_undecided(connection, row["id"])
             control.resume(connection, run_id)
 
-        return await self._apply_change(text, resume)
+        return await self._apply_change(run.id, resume)
 
     async def _extend(self, run: Run, parent: str | None, limit: str, value: int) -> Run:
         """Raise a limit of a run that ended at it, and let it go on."""
@@ -227,27 +229,25 @@ class RunService:
         await validated(self._parts, run.pattern, spec)
         return await self._apply_change(run.id, control.extend, limit, spec)
 
-    async def cancel(
-        self, text: str, parent: str | None = None, body: CancelRun | None = None
-    ) -> Run:
+    async def cancel(self, run_id: str, caller: Caller, body: CancelRun | None = None) -> Run:
         """End a run with all that it started, or leave its tasks to go on."""
-        run_id = await self._id(text)
+        run_id = await self._id(run_id)
         body = body or CancelRun()
-        cause = stop_cause("cancelled", parent, body.reason)
+        cause = stop_cause("cancelled", caller.task_id, body.reason)
         await control.cancel(self._parts, run_id, cause, with_tasks=body.with_tasks)
         return await self.get(run_id)
 
-    async def answer(self, text: str, body: AnswerBody) -> Run:
+    async def answer(self, run_id: str, body: AnswerBody) -> Run:
         """Answer a question of a run that waits; it then goes on."""
-        return await self._apply_change(text, _answer, body.token, body.answer)
+        return await self._apply_change(run_id, _answer, body.token, body.answer)
 
     async def follow_up(
-        self, text: str, body: FollowUpBody, idempotency_key: str | None = None
+        self, run_id: str, body: FollowUpBody, idempotency_key: str | None = None
     ) -> Task:
         """Begin a task that goes on with what an ended run left: it starts from the run's branch
         and has its checks, environment and budget. Where the run has a pull request it gets one
         into that branch."""
-        run = await self.get(text)
+        run = await self.get(run_id)
         message = body.message
         ids = None
         require_ended(run, "continue", force=True)
@@ -296,8 +296,8 @@ class RunService:
                 cause = StopCause(Stopper.DAEMON, reason)
                 await control.pause(self._parts, run_id, cause, now=True)
 
-    async def _id(self, text: str) -> str:
-        return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
+    async def _id(self, run_id: str) -> str:
+        return await self._db.read(lambda c: runs.row(c, runs.resolve(c, run_id))["id"])
 
     async def _apply_change(self, text: str, change: Callable[..., None], *args: Any) -> Run:
         def apply(connection: Connection) -> str:

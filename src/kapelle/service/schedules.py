@@ -122,9 +122,9 @@ class ScheduleService:
             self._secrets.forget(values["id"])
         return await self.get(stored)
 
-    async def get(self, text: str) -> Schedule:
+    async def get(self, schedule_id: str) -> Schedule:
         """One schedule, by its id or any unique end or beginning of it."""
-        return _shown(await self._db.read(schedules.get, text))
+        return _shown(await self._db.read(schedules.get, schedule_id))
 
     async def page(self, wanted: ScheduleFilter) -> SchedulePage:
         """Schedules, newest first; next_cursor leads to the next page."""
@@ -132,25 +132,25 @@ class ScheduleService:
         return SchedulePage(schedules=[_shown(one) for one in found], next_cursor=cursor)
 
     async def history(
-        self, text: str, limit: Limit = 50, cursor: Moment | None = None
+        self, schedule_id: str, limit: Limit = 50, cursor: Moment | None = None
     ) -> FiringPage:
         """What became of its slots, newest first; next_cursor leads to the next page."""
-        schedule_id = (await self.get(text)).id
+        schedule_id = (await self.get(schedule_id)).id
         found, more = await self._db.read(schedules.firings_page, schedule_id, cursor, limit)
         return FiringPage(firings=found, next_cursor=found[-1].slot if more else None)
 
-    async def pause(self, text: str) -> Schedule:
+    async def pause(self, schedule_id: str) -> Schedule:
         """Start nothing until it is resumed; what was started goes on."""
-        return await self._alter(text, transitions.pause)
+        return await self._alter(schedule_id, transitions.pause)
 
-    async def resume(self, text: str) -> Schedule:
+    async def resume(self, schedule_id: str) -> Schedule:
         """Go on with the next slot; those that came meanwhile are not made up for."""
-        return await self._alter(text, transitions.resume)
+        return await self._alter(schedule_id, transitions.resume)
 
-    async def cancel(self, text: str, body: CancelSchedule | None = None) -> Schedule:
+    async def cancel(self, schedule_id: str, body: CancelSchedule | None = None) -> Schedule:
         """End a schedule; with_work also ends what it started and what is still going."""
         with_work = body.with_work if body else False
-        schedule_id = (await self.get(text)).id
+        schedule_id = (await self.get(schedule_id)).id
         now = self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
@@ -158,9 +158,9 @@ class ScheduleService:
             await self._work.cancel(subject, cause)
         return await self.get(schedule_id)
 
-    async def run_now(self, text: str) -> Firing:
+    async def run_now(self, schedule_id: str) -> Firing:
         """Start at once what it starts, besides its slots."""
-        schedule_id = (await self.get(text)).id
+        schedule_id = (await self.get(schedule_id)).id
         now = self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)
@@ -168,8 +168,8 @@ class ScheduleService:
             raise Conflict(f"The firing of {schedule_id} is not in its history any more.")
         return schedules.as_firing(row)
 
-    async def _alter(self, text: str, change: Any) -> Schedule:
-        schedule_id = (await self.get(text)).id
+    async def _alter(self, schedule_id: str, change: Any) -> Schedule:
+        schedule_id = (await self.get(schedule_id)).id
         await self._scheduler.alter(change, schedule_id, self._scheduler.clock())
         return await self.get(schedule_id)
 

@@ -35,7 +35,8 @@ from kapelle.engine.tasks.attempt import agent_of, describe_phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
 from kapelle.runner.process_tree import count_output_bytes
-from kapelle.service.work import below, of_repository, until
+from kapelle.service.caller import Caller, Callers
+from kapelle.service.work import of_repository, until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Conditions
@@ -97,13 +98,15 @@ class TaskService:
     def __init__(self, parts: Parts, queue: TaskQueue) -> None:
         self._parts = parts
         self._db = parts.db
+        self._callers = Callers(parts.db)
         self._queue = queue
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def submit(
-        self, spec: TaskSpec, parent: str | None, idempotency_key: str | None = None
+        self, spec: TaskSpec, caller: Caller, idempotency_key: str | None = None
     ) -> Task:
         """Submit a task; it is stored when this returns."""
+        parent = caller.task_id
         if parent is None:
             return self._shown(await submit(self._parts, spec, idempotency_key))
         # What an attempt asks for is a child of the attempt's task.
@@ -122,14 +125,14 @@ class TaskService:
         row = await self._db.read(tasks.row, parent)
         return {**asked, "spec": {**spec, "directory": row["directory"]}}
 
-    async def get(self, text: str) -> Task:
+    async def get(self, task_id: str) -> Task:
         """One task, by its id or any unique end or beginning of it."""
-        return self._shown(await self._db.read(_with_refusal, text))
+        return self._shown(await self._db.read(_with_refusal, task_id))
 
-    async def page(self, wanted: TaskFilter, parent: str | None) -> TaskPage:
+    async def page(self, wanted: TaskFilter, caller: Caller) -> TaskPage:
         """Tasks, newest first; next_cursor leads to the next page."""
         last = await self._db.read(events.last_seq)
-        among = await below(self._db, parent, "task")
+        among = await self._callers.list_below(caller, "task")
         listed, cursor = await self.listed(of_repository(wanted), among)
         return TaskPage(tasks=listed, next_cursor=cursor, last_event=last)
 
@@ -149,42 +152,41 @@ class TaskService:
             found = []
         return [self._shown(task).as_row() for task in found]
 
-    async def wait(self, text: str, timeout_s: WaitSeconds = 25) -> Task:
+    async def wait(self, task_id: str, timeout_s: WaitSeconds = 25) -> Task:
         """The task once it has ended or waits for input; after timeout_s as it is: then call
         again."""
-        task_id: str = (await self._db.glance(_row, text))["id"]
+        task_id = str((await self._db.glance(_row, task_id))["id"])
         await until(self._db, [task_id], timeout_s, partial(_is_resting, task_id=task_id))
         return await self.get(task_id)
 
-    async def cancel(
-        self, text: str, parent: str | None = None, body: CancelTask | None = None
-    ) -> Task:
+    async def cancel(self, task_id: str, caller: Caller, body: CancelTask | None = None) -> Task:
         """End a task; a running one settles within seconds."""
-        cause = stop_cause("cancelled", parent, body.reason if body else None)
-        return await self._cancel(text, cause)
+        cause = stop_cause("cancelled", caller.task_id, body.reason if body else None)
+        return await self._cancel(task_id, cause)
 
-    async def _cancel(self, text: str, cause: StopCause) -> Task:
-        task = await self._apply_change(text, actions.cancel, cause)
+    async def _cancel(self, task_id: str, cause: StopCause) -> Task:
+        task = await self._apply_change(task_id, actions.cancel, cause)
         await end_orphans(self._parts)
         return task
 
-    async def retry(self, text: str, parent: str | None, body: RetryBody | None = None) -> Task:
+    async def retry(self, task_id: str, caller: Caller, body: RetryBody | None = None) -> Task:
         """A new attempt from a fresh workspace."""
-        await self._let_begin(text, parent)
-        given = _allowed(body or RetryBody(), parent)
-        return await self._apply_change(text, actions.retry, given, parent=parent)
+        await self._let_begin(task_id, caller.task_id)
+        limits = _allowed(body or RetryBody(), caller.task_id)
+        return await self._apply_change(task_id, actions.retry, limits, parent=caller.task_id)
 
-    async def resume(self, text: str, parent: str | None, body: ResumeBody | None = None) -> Task:
+    async def resume(self, task_id: str, caller: Caller, body: ResumeBody | None = None) -> Task:
         """A new attempt that carries what the last one left, with a message for it."""
         body = body or ResumeBody()
-        given = _allowed(body, parent)
+        parent = caller.task_id
+        limits = _allowed(body, parent)
         message = body.message
         heard = None
-        await self._let_begin(text, parent)
+        await self._let_begin(task_id, parent)
         if body.comments and parent is not None:
             raise Forbidden("Only a person has an agent told the comments on a pull request.")
         if body.merge or body.comments:
-            task = await self._db.read(tasks.get, text)
+            task = await self._db.read(tasks.get, task_id)
             await self._db.read(actions.require_ended, task.id, "resumed")
             if body.comments:
                 message, heard = await with_comments(self._parts, task, message)
@@ -193,14 +195,14 @@ class TaskService:
                 if (base := task.workspace.base) is None:
                     raise Conflict(f"{task.id} began at no branch that could be merged into its.")
                 await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, given, heard, body.merge, parent or "person", body.message)
-        return await self._apply_change(text, actions.resume, *args, parent=parent)
+        args = (message, limits, heard, body.merge, parent or "person", body.message)
+        return await self._apply_change(task_id, actions.resume, *args, parent=parent)
 
-    async def check(self, text: str) -> Task:
+    async def check(self, task_id: str) -> Task:
         """Make the checks of an ended task once more, on what it committed; answers when they are
         made, with what they said in checked_again."""
         # Who asks meanwhile waits for the same.
-        task = await self._db.read(_ended, text)
+        task = await self._db.read(_ended, task_id)
         if (going := self._checks.get(task.id)) is None:
             going = asyncio.create_task(check_again(self._parts, task))
             self._checks[task.id] = going
@@ -208,16 +210,17 @@ class TaskService:
         await asyncio.shield(going)
         return await self.get(task.id)
 
-    async def say(self, text: str, body: SayBody, parent: str | None = None) -> SayView:
+    async def say(self, task_id: str, body: SayBody, caller: Caller) -> SayView:
         """Tell the agent of a task something: at once (told: now) where its protocol allows that,
         else when its present attempt has ended (told: next_attempt)."""
 
         def store(connection: Connection) -> tuple[str, str, Any]:
-            task_id = tasks.resolve(connection, text)
-            return task_id, *actions.say(connection, task_id, body.message, parent or "person")
+            resolved = tasks.resolve(connection, task_id)
+            author = caller.task_id or "person"
+            return resolved, *actions.say(connection, resolved, body.message, author)
 
-        task_id, message_id, attempt = await self._db.write(store)
-        task = await self.get(task_id)
+        resolved, message_id, attempt = await self._db.write(store)
+        task = await self.get(resolved)
         if attempt:
             agent = agent_of(self._parts, task, attempt["agent"])
         else:
@@ -226,31 +229,31 @@ class TaskService:
         if attempt and agent and agent.hears:
             one = (self._parts, attempt["id"], message_id, body.message)
             is_delivered = await asyncio.to_thread(messages.deliver, *one)
-        return SayView(id=task_id, told="now" if is_delivered else "next_attempt")
+        return SayView(id=task.id, told="now" if is_delivered else "next_attempt")
 
-    async def report(self, body: ReportBody, parent: str | None, attempt_id: str | None) -> Noted:
+    async def report(self, body: ReportBody, caller: Caller) -> Noted:
         """Say in one line how far you are, as the agent of a task; people see it beside the
         task."""
-        own = require_attempt(parent, attempt_id)
+        own = caller.require_attempt()
         said = await self._parts.without_secrets(*own, " ".join(body.text.split()))
         await self._db.write(actions.report, *own, said)
         return Noted()
 
-    async def finish(self, body: FinishBody, parent: str | None, attempt_id: str | None) -> Noted:
+    async def finish(self, body: FinishBody, caller: Caller) -> Noted:
         """Hand in the result of your task, then end your turn. Its checks are made all the same."""
-        own = require_attempt(parent, attempt_id)
+        own = caller.require_attempt()
         result = await self._parts.without_secrets(*own, body.result)
         await self._db.write(actions.hand_in, *own, result, body.success)
         return Noted()
 
-    async def requeue(self, text: str) -> Task:
+    async def requeue(self, task_id: str) -> Task:
         """From the start, as if newly submitted."""
-        await self._let_begin(text)
-        return await self._apply_change(text, actions.requeue)
+        await self._let_begin(task_id)
+        return await self._apply_change(task_id, actions.requeue)
 
-    async def depend(self, text: str, body: DependenciesBody) -> Task:
+    async def depend(self, task_id: str, body: DependenciesBody) -> Task:
         """Replace what a task waits for, as long as it has not started; circles are refused."""
-        return await self._apply_change(text, actions.depend, body.depends_on)
+        return await self._apply_change(task_id, actions.depend, body.depends_on)
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
@@ -263,10 +266,10 @@ class TaskService:
             while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)
 
-    async def _let_begin(self, text: str, parent: str | None = None) -> None:
+    async def _let_begin(self, task_id: str, parent: str | None = None) -> None:
         """Refuse what would have to wait for trust, or what an attempt, of the parent, may not
         decide; and lift the pauses of what a person wants."""
-        task = await self._db.read(_row, text)
+        task = await self._db.read(_row, task_id)
         require_still_there(task["directory"], task["repository"])
         settings = self._parts.work_settings(task["directory"])
         if parent is not None:
@@ -276,14 +279,14 @@ class TaskService:
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
     async def _apply_change(
-        self, text: str, change: Any, *args: Any, parent: str | None = None
+        self, task_id: str, change: Any, *args: Any, parent: str | None = None
     ) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
         if parent:
             also = room_for(self._parts, parent)
         else:
             also = None
-        task, stop = await self._db.write(_apply, text, change, args, also)
+        task, stop = await self._db.write(_apply, task_id, change, args, also)
         if stop is not None:
             self._parts.stop(*stop)
         return self._shown(task)
@@ -316,15 +319,8 @@ def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
     return limits
 
 
-def require_attempt(task_id: str | None, attempt_id: str | None) -> tuple[str, str]:
-    """The task and the attempt that ask; Forbidden where a person does."""
-    if task_id is None or attempt_id is None:
-        raise Forbidden("Only an agent at work on a task can do this, with its attempt's token.")
-    return task_id, attempt_id
-
-
-def _with_refusal(connection: Connection, text: str) -> Task:
-    task = tasks.get(connection, text)
+def _with_refusal(connection: Connection, task_id: str) -> Task:
+    task = tasks.get(connection, task_id)
     if asked := children.of_task(connection, task.id):
         task = task.model_copy(update={"children": asked})
     if task.ended_at is None:
@@ -337,8 +333,8 @@ def _with_refusal(connection: Connection, text: str) -> Task:
     return task.model_copy(update=found)
 
 
-def _ended(connection: Connection, text: str) -> Task:
-    task = tasks.get(connection, text)
+def _ended(connection: Connection, task_id: str) -> Task:
+    task = tasks.get(connection, task_id)
     actions.require_ended(connection, task.id, "checked once more")
     return task
 
@@ -349,15 +345,15 @@ def _is_resting(connection: Connection, task_id: str) -> bool:
     return is_resting(task["status"], task["waiting_for"]) and rests(tasks.get(connection, task_id))
 
 
-def _row(connection: Connection, text: str) -> Any:
-    return tasks.row(connection, tasks.resolve(connection, text))
+def _row(connection: Connection, task_id: str) -> Any:
+    return tasks.row(connection, tasks.resolve(connection, task_id))
 
 
 def _apply(
-    connection: Connection, text: str, change: Any, args: tuple[Any, ...], also: Also | None
+    connection: Connection, task_id: str, change: Any, args: tuple[Any, ...], also: Also | None
 ) -> Any:
     """What the change returned, and the task without what follows: an attempt may begin at once."""
-    task_id = tasks.resolve(connection, text)
+    task_id = tasks.resolve(connection, task_id)
     if also is not None:
         require_undecided(connection, task_id)
     stop = change(connection, task_id, *args)

@@ -42,10 +42,10 @@ class TerminalService:
         self._answering: dict[str, TerminalViewer] = {}
 
     async def attach(
-        self, text: str, which: str | None, offset: int | None, size: tuple[int, int]
+        self, task_id: str, which: str | None, offset: int | None, size: tuple[int, int]
     ) -> "TerminalViewer":
         """Be in the terminal of a task; without an offset, behind what was shown of late."""
-        task = await self._parts.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, task_id)
         if not task.interactive:
             raise Conflict(
                 f"{task.id} has no terminal: it was not started with `kapelle run -i`.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, rests
@@ -30,7 +30,6 @@ from kapelle.domain.views import (
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
-from kapelle.engine.children import is_own, not_own
 from kapelle.engine.delivery import last_checks, open_forge, refresh
 from kapelle.engine.merge import (
     MergeQueue,
@@ -44,7 +43,8 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
 from kapelle.engine.tasks.attempt import recall_worktree
 from kapelle.runner.redaction import redact
-from kapelle.store import attempts, children, deliveries, events, filters, runs, tasks
+from kapelle.service.caller import Caller, Callers, WorkKind
+from kapelle.store import deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, repository_of
@@ -52,8 +52,6 @@ from kapelle.workspaces import Diff, repository_of
 if TYPE_CHECKING:
     from kapelle.service.runs import RunService
     from kapelle.service.tasks import TaskService
-
-WorkKind = Literal["task", "run"]
 
 _log = logging.getLogger("kapelle.work")
 
@@ -111,39 +109,22 @@ class WorkService:
     ) -> None:
         self._parts = parts
         self._db = parts.db
+        self._callers = Callers(parts.db)
         self._merges = merges
         self._tasks = tasks
         self._runs = runs
 
-    async def get(self, text: str) -> Task | Run:
+    async def get(self, work_id: str) -> Task | Run:
         """The task or the run of an id, or of any part of one that is unique."""
-        id_ = await self._db.read(resolve, text, "task", "run")
+        id_ = await self._db.read(resolve, work_id, "task", "run")
         return await self._of(id_).get(id_)
 
-    async def task_of(self, attempt_id: str) -> str:
-        """The task that a running attempt works on; its token dies with it."""
-        task_id = await self._db.glance(_task_of_running, attempt_id)
-        if task_id is None:
-            raise Forbidden("This attempt has ended, and its token with it.")
-        return task_id
-
-    async def is_allowed(self, attempt_id: str | None) -> bool:
-        """Whether a caller's token is good still; an attempt's is while that runs."""
-        return attempt_id is None or await self._db.glance(_task_of_running, attempt_id) is not None
-
-    async def require_own(self, parent: str | None, *texts: str, itself: bool) -> None:
-        """Raise Forbidden unless all of these are below an attempt's task, or itself that task or
-        its run; the owner has no such parent, and may name anything."""
-        for text in texts:
-            if parent is not None and not await self._db.read(is_own, parent, text, itself):
-                raise not_own(text)
-
     async def wait(
-        self, ids: Ids, parent: str | None, until: Until = "any", timeout_s: WaitSeconds = 25
+        self, ids: Ids, caller: Caller, until: Until = "any", timeout_s: WaitSeconds = 25
     ) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, as soon as there
         are; after timeout_s, those that there are: then call again for what is pending."""
-        await self.require_own(parent, *ids, itself=False)
+        await self._callers.require_own(caller, *ids, itself=False)
         found = {text: await self._db.read(resolve, text, "task", "run") for text in ids}
         waits: dict[str, asyncio.Task[Any]] = {
             text: asyncio.create_task(self._of(id_).wait(id_, timeout_s))
@@ -214,15 +195,15 @@ class WorkService:
     async def diff(
         self,
         kind: WorkKind,
-        text: str,
-        parent: str | None,
+        work_id: str,
+        caller: Caller,
         against: Against = None,
         attempt: AttemptNumber = None,
     ) -> DiffView:
         """Everything that changed in its worktree since it began, or since its merge if it went on;
         what one attempt of a task changed; or, against another task of the same repository, how
         their work differs."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         known = await secrets_of(self._parts, work)
         if attempt is not None:
             if against is not None or not isinstance(work, Task):
@@ -231,7 +212,7 @@ class WorkService:
         elif against is None:
             diff = await diff_work(self._parts, work)
         else:
-            await self.require_own(parent, against, itself=True)
+            await self._callers.require_own(caller, against, itself=True)
             other = await self._db.read(tasks.get, against)
             diff = await self._between(other, await self._db.read(tasks.get, work.id))
             known += await secrets_of(self._parts, other)
@@ -239,9 +220,9 @@ class WorkService:
         stat, *files = (_redact_text(text, known) for text in (diff.stat, *diff.files))
         return DiffView(patch=patch, stat=stat, files=files, truncated=diff.is_truncated)
 
-    async def patch(self, kind: WorkKind, text: str) -> bytes:
+    async def patch(self, kind: WorkKind, work_id: str) -> bytes:
         """The diff alone, byte for byte but for secrets."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         patch = (await diff_work(self._parts, work)).patch
         known = await secrets_of(self._parts, work)
         return await asyncio.to_thread(redact, patch, known)
@@ -249,15 +230,16 @@ class WorkService:
     async def merge(
         self,
         kind: WorkKind,
-        text: str,
-        parent: str | None,
+        work_id: str,
+        caller: Caller,
         body: MergeSpec | None = None,
         timeout_s: WaitSeconds = 25,
     ) -> MergeView:
         """Merge its branch into its base, or another branch; where that takes longer than timeout_s
         it is under way: ask again to wait for it."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         wanted = body or MergeSpec()
+        parent = caller.task_id
         if parent is not None:
             own = await self._db.read(tasks.row, parent)
             elsewhere = wanted.into not in {None, own["workspace_branch"]}
@@ -271,27 +253,29 @@ class WorkService:
             wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         return await self._merges.merge(work, wanted, timeout_s, by_person=parent is None)
 
-    async def undo_merge(self, kind: WorkKind, text: str, body: UndoSpec | None = None) -> UndoView:
+    async def undo_merge(
+        self, kind: WorkKind, work_id: str, body: UndoSpec | None = None
+    ) -> UndoView:
         """Undo the last merge of its branch: the base goes back, or a commit on it reverts the
         merge. It can be merged again."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         return await self._merges.undo(work, (body or UndoSpec()).message)
 
-    async def give_up_merge(self, kind: WorkKind, text: str) -> None:
+    async def give_up_merge(self, kind: WorkKind, work_id: str) -> None:
         """End a merge that is under way."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         await self._merges.give_up(work.id)
 
     async def open_pull_request(
         self,
         kind: WorkKind,
-        text: str,
+        work_id: str,
         body: PullRequestSpec | None = None,
         timeout_s: WaitSeconds = 25,
     ) -> PullRequestView:
         """Push its branch and open a pull request of it, or update the one that it has; while that
         is pending, ask again to wait for it."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         wanted = body or PullRequestSpec()
         require_ended(work, "pr", force=wanted.draft is True)
         ask = partial(deliveries.ask, draft=wanted.draft, force=wanted.force, by_person=True)
@@ -301,9 +285,9 @@ class WorkService:
         assert work.delivery is not None
         return PullRequestView(id=work.id, delivery=work.delivery)
 
-    async def pull_request(self, kind: WorkKind, text: str) -> PullRequestView:
+    async def pull_request(self, kind: WorkKind, work_id: str) -> PullRequestView:
         """Its pull request as the forge tells it now, with what people said to it."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(f"{work.id} has no pull request.", hint=f"kapelle pr {work.id}")
         forge = (await open_forge(self._parts, work))[1]
@@ -312,9 +296,9 @@ class WorkService:
         comments = await forge.comments(now.number or work.delivery.number)
         return PullRequestView(id=work.id, delivery=now, comments=comments)
 
-    async def preview_merge(self, kind: WorkKind, text: str, into: Into = None) -> MergePreview:
+    async def preview_merge(self, kind: WorkKind, work_id: str, into: Into = None) -> MergePreview:
         """How a merge of its branch would go, without merging."""
-        work = await self._get(kind, text)
+        work = await self._get(kind, work_id)
         require_ended(work, "merge", force=True)
         await recall_worktree(self._parts, work)
         undone = await self._db.read(undone_merge, work.id)
@@ -329,20 +313,20 @@ class WorkService:
             return seen.model_copy(update={"problem": error.message})
         return seen
 
-    async def mark(self, text: str, body: MarkBody) -> Task | Run:
+    async def mark(self, work_id: str, body: MarkBody) -> Task | Run:
         """Mark a task or run: that it was seen, that it is flagged for attention, that it is put
         off until a time."""
-        id_ = await self._db.read(resolve, text, "task", "run")
+        id_ = await self._db.read(resolve, work_id, "task", "run")
         await self._db.write(mark, id_, body.values)
         return await self.get(id_)
 
-    async def archive_task(self, text: str) -> Task:
+    async def archive_task(self, task_id: str) -> Task:
         """Put an ended task away; its worktree is removed, its work kept."""
-        return await archive_task(self._parts, text)
+        return await archive_task(self._parts, task_id)
 
-    async def archive_run(self, text: str) -> Run:
+    async def archive_run(self, run_id: str) -> Run:
         """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
-        return await archive_run(self._parts, text)
+        return await archive_run(self._parts, run_id)
 
     async def prune(self, body: PruneBody | None = None) -> PruneView:
         """Put away what has ended: by the settings, or what is merged, or older than older_s."""
@@ -360,10 +344,10 @@ class WorkService:
             dry_run=body.dry_run, archived=ids, packed=packed, bytes=size, inodes=inodes
         )
 
-    async def _get(self, kind: WorkKind, text: str) -> Task | Run:
+    async def _get(self, kind: WorkKind, work_id: str) -> Task | Run:
         if kind == "task":
-            return await self._db.read(tasks.get, text)
-        return await self._db.read(runs.get, text)
+            return await self._db.read(tasks.get, work_id)
+        return await self._db.read(runs.get, work_id)
 
     async def _between(self, one: Task, other: Task) -> Diff:
         for task in (one, other):
@@ -380,16 +364,6 @@ def _is_delivered(connection: Connection, id_: str) -> bool:
     return row is not None and (row["status"] != "pending" or row["tries"] > 0)
 
 
-def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
-    try:
-        attempt = attempts.row(connection, attempt_id)
-    except NotFound:
-        return None
-    if attempt["ended_at"] is not None:
-        return None
-    return str(attempt["task_id"])
-
-
 F = TypeVar("F", TaskFilter, RunFilter, NeedFilter, ReportFilter, UsageFilter)
 T = TypeVar("T")
 
@@ -399,14 +373,6 @@ def of_repository(wanted: F) -> F:
     if wanted.repository is None or not wanted.repository.startswith("/"):
         return wanted
     return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
-
-
-async def below(db: Database, parent: str | None, kind: WorkKind) -> list[str] | None:
-    """The tasks or runs that an attempt sees in a list; None for the owner, who sees all."""
-    if parent is None:
-        return None
-    found = await db.read(children.below, parent)
-    return [one.id for one in found if is_id(kind, one.id)]
 
 
 async def until(

@@ -261,7 +261,7 @@ checks = _table(
         sa.Column(name, SafeJson, nullable=False, server_default="[]")
         for name in ("passes_only_with", "changed_meanwhile", "overlooks")
     ),
-    sa.Column("doubted", sa.Boolean, nullable=False, server_default=sa.false()),
+    *_flags("doubted", "proved_earlier"),
 )
 
 # What is known of the checks of a repository: whether they look at the work.

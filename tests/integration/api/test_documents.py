@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from kapelle.api.app import routes
+from docs.services import idle_router, idle_services
+
+from kapelle.api.app import openapi
 from kapelle.api.errors import DOOR_CODES
-from kapelle.api.router import Route
+from kapelle.api.operations import WEBSOCKET, Operation
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import KapelleError
 
@@ -15,15 +17,15 @@ GUIDE = (DOCS / "rest.md").read_text(encoding="utf-8")
 
 def test_the_guide_names_every_route() -> None:
     listed = set(re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", GUIDE, re.MULTILINE))
-    paths = routes().openapi()["paths"]
+    paths = openapi(idle_services())["paths"]
     known = {(m.upper(), path) for path, methods in paths.items() for m in methods}
     assert listed == known | {("WEBSOCKET", row.path) for row in _sockets()}
 
 
 def test_every_websocket_is_for_the_owner_alone() -> None:
     assert _sockets()
-    for row in _sockets():
-        assert row.who is owner_only, row.path
+    for socket in _sockets():
+        assert socket.access is owner_only, socket.path
 
 
 def test_the_guide_lists_every_error_with_its_status() -> None:
@@ -35,7 +37,7 @@ def test_the_guide_lists_every_error_with_its_status() -> None:
 
 
 def test_every_operation_has_a_name_and_says_what_it_does() -> None:
-    for path, methods in routes().openapi()["paths"].items():
+    for path, methods in openapi(idle_services())["paths"].items():
         for method, operation in methods.items():
             assert operation["description"], (method, path)
             assert re.fullmatch(r"[a-z]+_[a-z_]+", operation["operationId"]), (method, path)
@@ -44,7 +46,7 @@ def test_every_operation_has_a_name_and_says_what_it_does() -> None:
 def test_only_health_and_login_are_documented_as_open() -> None:
     unguarded = {
         (method, path)
-        for path, methods in routes().openapi()["paths"].items()
+        for path, methods in openapi(idle_services())["paths"].items()
         for method, operation in methods.items()
         if "security" not in operation
     }
@@ -56,5 +58,5 @@ def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
     return {error}.union(*(_family(child) for child in own))
 
 
-def _sockets() -> list[Route]:
-    return [row for row in routes().every() if row.method == "WEBSOCKET"]
+def _sockets() -> list[Operation]:
+    return [one for one in idle_router().every() if one.method == WEBSOCKET]

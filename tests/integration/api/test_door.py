@@ -38,7 +38,7 @@ def rendered(number: int) -> bytes:
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/stream":
-        answer = EventStream(lambda _: told(), rendered)
+        answer = EventStream(told(), rendered)
         await answer(scope, receive, send)
         return
     body = await Request(scope, receive).body()
@@ -59,7 +59,7 @@ async def test_a_stream_ends_with_the_right_to_it(monkeypatch: pytest.MonkeyPatc
     async def send(message: Message) -> None:
         sent.append(message)
 
-    stream = EventStream(lambda _: told(), rendered, is_allowed)
+    stream = EventStream(told(), rendered, is_allowed)
     await stream({"type": "http"}, receive, send)
     LEFT.clear()
     assert (next(rights, None), sent[-1]["more_body"]) == (None, False)

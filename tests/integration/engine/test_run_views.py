@@ -6,6 +6,7 @@ from tests.integration.engine.test_run_control import add_run, add_task, parts
 
 from kapelle.domain.run import RunFilter
 from kapelle.domain.states import TaskStatus
+from kapelle.service.caller import OWNER
 from kapelle.service.runs import RunService
 from kapelle.store.database import Database
 
@@ -52,12 +53,12 @@ async def test_a_page_takes_no_more_queries_than_one_run_has(db: Database) -> No
     await add_run(db, status="completed", parent_id=parent)
     await add_task(db, await add_run(db), TaskStatus.RUNNING)
     sa.event.listen(db.engine, "before_cursor_execute", lambda *told: made.append(told[2]))
-    first = await use.page(RunFilter(limit=3, nested=True), None)
+    first = await use.page(RunFilter(limit=3, nested=True), OWNER)
     taken = len(made)
     for _ in range(3):
         await add_run(db, status="completed", parent_id=parent)
         await add_task(db, await add_run(db), TaskStatus.RUNNING)
     made.clear()
-    second = await use.page(RunFilter(nested=True), None)
+    second = await use.page(RunFilter(nested=True), OWNER)
     assert (len(first.runs), len(second.runs)) == (3, 9)
     assert len(made) == taken

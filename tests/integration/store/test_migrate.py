@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from kapelle.daemon import _open_database
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 from kapelle.settings import Settings
-from kapelle.store import backup, migrate, steps, tables, tasks
+from kapelle.store import attempts, backup, migrate, steps, tables, tasks
 from kapelle.store.database import connect
 from kapelle.store.tables import metadata
 
@@ -116,7 +117,7 @@ _STOPPED = {
 def test_what_older_versions_told_by_texts_is_in_fields(engine: sa.Engine) -> None:
     _make_first(engine)
     old = sa.MetaData()
-    old.reflect(engine, only=["tasks", "runs", "steps"])
+    old.reflect(engine, only=["tasks", "attempts", "checks", "runs", "steps"])
     shared = {
         "title": "",
         "directory": "/",
@@ -128,14 +129,28 @@ def test_what_older_versions_told_by_texts_is_in_fields(engine: sa.Engine) -> No
         for stopper, values in _STOPPED.items():
             task = task_row(id=stopper, status="cancelled", created_at=0, **values)
             connection.execute(old.tables["tasks"].insert(), task)
+        attempt: dict[str, Any] = {
+            "id": "attempt",
+            "task_id": "limit",
+            "number": 1,
+            "status": "completed",
+        }
+        facts = {"mode": "fresh", "agent": "x", "warnings": [], "started_at": 0}
+        connection.execute(old.tables["attempts"].insert(), {**attempt, **facts})
+        for number, proof in enumerate(("It fails.", "It fails. Remembered from task_1, now.")):
+            check: dict[str, Any] = {"attempt_id": "attempt", "position": number}
+            check |= {"name": "", "output": ""}
+            made = {"passed": True, "duration_s": 1.0, "proof": proof}
+            connection.execute(old.tables["checks"].insert(), {**check, **made})
         for pattern, labels in _LABELS.items():
             run = {**shared, "id": pattern, "status": "running", "pattern": pattern}
             connection.execute(old.tables["runs"].insert(), {**run, "spec": {}, "progress": {}})
             for label, (position, _, _) in labels.items():
                 result = {"status": "cancelled", **_STOPPED["rate_limit"]}
-                step = {"run_id": pattern, "position": position, "kind": "task", "label": label}
-                facts = {"data": {}, "result": result, "started_at": 0}
-                connection.execute(old.tables["steps"].insert(), {**step, **facts})
+                step: dict[str, Any] = {"run_id": pattern, "position": position}
+                step |= {"kind": "task", "label": label}
+                step |= {"data": {}, "result": result, "started_at": 0}
+                connection.execute(old.tables["steps"].insert(), step)
     migrate.migrate(engine)
     with engine.connect() as connection:
         stoppers = dict(
@@ -148,6 +163,8 @@ def test_what_older_versions_told_by_texts_is_in_fields(engine: sa.Engine) -> No
             "person": None,
             "attempt": None,
         }
+        proofs = attempts.recorded_checks(connection, "attempt").values()
+        assert [one.proved_earlier for one in proofs] == [False, True]
         for pattern, labels in _LABELS.items():
             for row in steps.of_run(connection, pattern).values():
                 assert (row["position"], row["role"], row["cycle"]) == labels[row["label"]]

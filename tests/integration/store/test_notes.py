@@ -11,6 +11,7 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import new_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec, NoteWatch
+from kapelle.service.caller import OWNER, Caller
 from kapelle.service.notes import NoteService
 from kapelle.store import attempts, events, tables
 from kapelle.store.database import Connection, Database
@@ -22,8 +23,8 @@ def notes(db: Database) -> NoteService:
 
 
 async def write(notes: NoteService, key: str, value: str = "x", **more: Any) -> Note:
-    by = more.pop("by", None)
-    return await notes.put(NoteSpec(key=key, value=value, **more), by)
+    caller = Caller(attempt_id=more.pop("by", None))
+    return await notes.put(NoteSpec(key=key, value=value, **more), caller)
 
 
 async def test_a_version_is_never_used_twice(notes: NoteService) -> None:
@@ -32,16 +33,16 @@ async def test_a_version_is_never_used_twice(notes: NoteService) -> None:
         await write(notes, "a", "2", expected_version=0)
     second = await write(notes, "a", "2", expected_version=first.version)
     assert second.version > first.version
-    gone = await notes.delete("a", None, None, second.version)
+    gone = await notes.delete("a", OWNER, None, second.version)
     assert (gone.deleted, gone.version > second.version) == (True, True)
-    for call in (notes.get("a", None), notes.delete("a", None)):
+    for call in (notes.get("a", OWNER), notes.delete("a", OWNER)):
         with pytest.raises(NotFound):
             await call
     with pytest.raises(Conflict, match="There is no 'a', not"):
         await write(notes, "a", "3", expected_version=second.version)
     again = await write(notes, "a", "3", expected_version=0)
     assert again.version > gone.version
-    assert (await notes.get("a", None)).value == "3"
+    assert (await notes.get("a", OWNER)).value == "3"
 
 
 async def test_of_many_who_compare_and_set_one_wins_each_time(notes: NoteService) -> None:
@@ -50,7 +51,7 @@ async def test_of_many_who_compare_and_set_one_wins_each_time(notes: NoteService
 
     async def raise_it() -> None:
         while True:
-            seen = await notes.get("count", None)
+            seen = await notes.get("count", OWNER)
             value = str(int(seen.value or "") + 1)
             try:
                 await write(notes, "count", value, expected_version=seen.version)
@@ -59,17 +60,17 @@ async def test_of_many_who_compare_and_set_one_wins_each_time(notes: NoteService
             return
 
     await asyncio.gather(*(raise_it() for _ in range(50)))
-    assert (await notes.get("count", None)).value == "50"
+    assert (await notes.get("count", OWNER)).value == "50"
 
 
 async def test_lists_go_by_prefix_and_page_without_values(notes: NoteService) -> None:
     for key in ("a/1", "a/2", "A/1", "a_1", "b", "ä", "😀"):
         await write(notes, key)
-    page = await notes.page(NoteFilter(prefix="a/", limit=1), None)
+    page = await notes.page(NoteFilter(prefix="a/", limit=1), OWNER)
     assert [(note.key, note.value, note.size) for note in page.notes] == [("a/1", None, 1)]
-    page = await notes.page(NoteFilter(prefix="a/", cursor=page.next_cursor), None)
+    page = await notes.page(NoteFilter(prefix="a/", cursor=page.next_cursor), OWNER)
     assert ([note.key for note in page.notes], page.next_cursor) == (["a/2"], None)
-    everything = (await notes.page(NoteFilter(), None)).notes
+    everything = (await notes.page(NoteFilter(), OWNER)).notes
     assert len(everything) == 7
 
 
@@ -83,14 +84,14 @@ async def test_a_scope_takes_so_many_and_no_more(notes: NoteService, db: Databas
     with pytest.raises(LimitReached, match="1,000 notes"):
         await write(notes, "new")
     await write(notes, "1", "another")
-    await notes.delete("2", None)
+    await notes.delete("2", OWNER)
     await write(notes, "new")
     await write(notes, "new", scope="project:another")
 
 
 async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: NoteService) -> None:
     async def watch(**wanted: Any) -> Any:
-        return await notes.watch(NoteWatch(**wanted), None)
+        return await notes.watch(NoteWatch(**wanted), OWNER)
 
     assert (await watch(keys=["a"], timeout_s=0)).met is False
     both = asyncio.create_task(watch(keys=["a", "b"]))
@@ -106,7 +107,7 @@ async def test_whoever_waits_is_told_of_what_is_there_changes_or_equals(notes: N
     await write(notes, "a", "done")
     assert [note.value for note in (await equal).notes] == ["done"]
     gone = asyncio.create_task(watch(keys=["b"], after=second.version))
-    await notes.delete("b", None)
+    await notes.delete("b", OWNER)
     assert [note.deleted for note in (await gone).notes] == [True]
     assert (await watch(keys=["b"], timeout_s=0)).met is False
 
@@ -137,8 +138,8 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     made = await write(notes, "a", by=working)
     assert (made.scope, made.author, made.task_id) == (run, working, own["id"])
     for scope in (run, inner, own["id"], sibling["id"]):
-        assert (await notes.get("a", working, scope)).version == made.version
-        assert (await notes.get("a", None, scope)).version == made.version
+        assert (await notes.get("a", Caller(attempt_id=working), scope)).version == made.version
+        assert (await notes.get("a", OWNER, scope)).version == made.version
     assert (await write(notes, "a", scope="project:p", by=working)).scope == "project:p"
     for scope in ("global", "project:q", stranger["id"], new_id("run")):
         with pytest.raises(Forbidden):
@@ -146,10 +147,10 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     with pytest.raises(InvalidInput):
         await write(notes, "a", scope="nonsense", by=working)
     await write(notes, "told", "by a person")
-    assert (await notes.get("told", working, "global")).value == "by a person"
+    assert (await notes.get("told", Caller(attempt_id=working), "global")).value == "by a person"
     for by in (ended, new_id("attempt")):
         with pytest.raises(Forbidden, match="while the attempt runs"):
-            await notes.get("a", by)
+            await notes.get("a", Caller(attempt_id=by))
     told = await db.read(events.after, 0)
     assert "by a person" not in str(told)
     assert [event.run_id for event in told if event.task_id] == [inner, inner]

@@ -1,8 +1,9 @@
 """The command line is made of the specs; tests/e2e/test_one_schema.py adds a field to them."""
 
 from docs import generate
+from docs.services import idle_services
 
-from kapelle.api.app import routes
+from kapelle.api.app import openapi
 from kapelle.cli import spec_options
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
@@ -29,7 +30,7 @@ def test_the_schemas_of_the_command_line_are_those_of_the_specs() -> None:
 
 
 def test_the_metadata_is_in_the_schema_of_the_api() -> None:
-    properties = routes().openapi()["components"]["schemas"]["TaskSpec"]["properties"]
+    properties = openapi(idle_services())["components"]["schemas"]["TaskSpec"]["properties"]
     assert properties["agent"]["x-cli"] == {
         "metavar": "NAME", "names": ["-a"], "kind": "agent", "complete": "agents"
     }  # fmt: skip

@@ -1,4 +1,5 @@
-from kapelle.client.http import ServerEvent, parse
+from kapelle.client.http import parse
+from kapelle.client.protocol import ServerEvent
 
 
 def read(text: str) -> list[ServerEvent]:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.http import DaemonConnection, channel, target
-from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
+from kapelle.client.http import DaemonConnection, channel
+from kapelle.client.protocol import target
+from kapelle.client.values import schedule_body, spec_body
+from kapelle.client.work import Runs, Tasks
 from kapelle.domain.errors import InvalidInput, Unauthorized
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import CheckSpec, Priority, TaskSpec
@@ -66,7 +68,7 @@ def test_an_id_cannot_lead_elsewhere(recorded: "Recorded") -> None:
     tasks = Tasks(recorded)
     tasks.patch(" a/../b?c#d ")
     assert recorded.asked == ["/tasks/a%2F..%2Fb%3Fc%23d/patch"]
-    with pytest.raises(InvalidInput, match="not the id of one of the tasks"):
+    with pytest.raises(InvalidInput, match="The id for /tasks is empty"):
         tasks.patch(" ")
 
 

@@ -41,8 +41,11 @@ from kapelle.api.mcp.tools import (
     Tool,
     Tools,
     compact_schema,
+    header_arguments,
 )
-from kapelle.api.router import MAX_BODY, Router, filled
+from kapelle.api.openapi import without_empty
+from kapelle.api.parameters import MAX_BODY
+from kapelle.api.router import Router
 from kapelle.api.sse import EventStream
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import is_resting
@@ -144,7 +147,7 @@ class Mcp:
         if not isinstance(given, dict | None):
             raise InvalidInput(f"`arguments` of {TOOL_CALL} must be an object.")
         tool = self.tools.get(str(arguments.get("name")), owner=owner)
-        if tool.row is None:
+        if tool.operation is None:
             raise InvalidInput(f"{tool.name} is called directly.")
         return tool, dict(given or {})
 
@@ -153,10 +156,12 @@ class Mcp:
     ) -> types.CallToolResult:
         wanted = _AnswerPart(tool, arguments)
         _add_directory(tool, arguments, request.headers.get(DIRECTORY_HEADER))
-        service = self._app.service
-        progress = Progress(context, service, tool, dict(arguments), request)
+        services = self._app.services
+        progress = Progress(context, services, tool, dict(arguments), request)
         calling = asyncio.create_task(
-            _ask_route(service, tool, _rename_for_route(tool, arguments), request.scope, wanted)
+            _call_operation(
+                services, tool, _rename_for_operation(services, tool, arguments), request, wanted
+            )
         )
         try:
             await progress.tell_until(calling)
@@ -207,7 +212,7 @@ def _read_number(value: object, name: str, default: int, least: int, most: int) 
 
 
 def _is_owner(request: HTTPConnection) -> bool:
-    return bool(request.scope["kapelle.caller"].kind == "owner")
+    return bool(request.scope["kapelle.principal"].kind == "owner")
 
 
 def _summarize_tool(tool: Tool) -> AnswerObject:
@@ -225,45 +230,50 @@ def _add_directory(tool: Tool, arguments: AnswerObject, here: str | None) -> Non
         arguments["spec"] = {DIRECTORY: here, **arguments["spec"]}
 
 
-def _rename_for_route(tool: Tool, arguments: AnswerObject) -> AnswerObject:
-    """The arguments of a tool as its route has them."""
-    assert tool.row is not None
+def _rename_for_operation(services: Service, tool: Tool, arguments: AnswerObject) -> AnswerObject:
+    """Return the arguments of a tool by their names in its operation."""
+    assert tool.operation is not None
     new_names = RENAMED.get(tool.name, {})
     asked = {new_names.get(name, name): value for name, value in arguments.items()}
     asked |= SENT.get(tool.name, {})
     if tool.pattern is None:
         return asked
     # A header of a request is no part of the pattern's specification.
-    names = {named.replace("-", "_") for _, named in tool.row.binding.places.values()}
+    names = header_arguments(tool.operation.bind(services))
     own = {name: asked.pop(name) for name in names & asked.keys()}
     return {**own, "pattern": tool.pattern.name, "spec": asked}
 
 
-async def _ask_route(
-    service: Service, tool: Tool, arguments: AnswerObject, caller: Scope, wanted: _AnswerPart
+async def _call_operation(
+    services: Service,
+    tool: Tool,
+    arguments: AnswerObject,
+    request: HTTPConnection,
+    wanted: _AnswerPart,
 ) -> types.CallToolResult:
-    """Ask the route, as the one who called the tool."""
-    assert tool.row is not None
-    row = tool.row
-    scope = {**caller, "method": row.method, "path": row.path}
-    found = row.binding.arranged(arguments)
-    in_path = {named for place, named in row.binding.places.values() if place == "path"}
-    scope["path_params"] = {name: found[name] for name in in_path}
-    answer = await row.perform(HTTPConnection(scope), service, found)
+    """Perform the operation of a tool, with the rights of whoever called the tool."""
+    assert tool.operation is not None
+    operation = tool.operation
+    binding = operation.bind(services)
+    values = binding.arrange(arguments)
+    in_path = [source.name for source in binding.sources.values() if source.kind == "path"]
+    scope = {**request.scope, "method": operation.method, "path": operation.path}
+    scope["path_params"] = {name: values[name] for name in in_path}
+    answer = await operation.perform(HTTPConnection(scope), services, values)
     is_failed = False
     if isinstance(answer, EventStream):
-        told = await _read_events(service, tool, arguments, answer, wanted)
+        told = await _read_events(services, tool, arguments, answer, wanted)
     else:
-        answer = json.loads(row.binding.answer.dump_json(answer))
+        answer = json.loads(binding.answer.dump_json(answer))
         if isinstance(answer, dict):
             shown = answer
         else:
             shown = {"items": answer}
         # That a whole list is empty is an answer, that a field of something is not worth its words.
-        told = {name: filled(one, *_EMPTY) for name, one in shown.items() if one is not None}
+        told = {name: without_empty(one, *_EMPTY) for name, one in shown.items() if one is not None}
         if isinstance(spec := told.get("spec"), dict):
             spec.pop("shell", None)  # the environment is of no use to an agent
-        if row.method == "POST" and row.path.endswith("/pr"):
+        if operation.method == "POST" and operation.path.endswith("/pr"):
             is_failed = told["delivery"]["status"] == "failed"
     if tool.name == "pattern_get":
         told["spec_schema"] = compact_schema(told["spec_schema"], {"shell"})
@@ -277,7 +287,11 @@ async def _ask_route(
 
 
 async def _read_events(
-    service: Service, tool: Tool, arguments: AnswerObject, stream: EventStream, wanted: _AnswerPart
+    service: Service,
+    tool: Tool,
+    arguments: AnswerObject,
+    stream: EventStream[Any],
+    wanted: _AnswerPart,
 ) -> AnswerObject:
     """The events of a stream, the cursor behind the last of them (without any, as it was), whether
     there are more, and whether more are still to come."""
@@ -300,7 +314,7 @@ def _parse_events(data: bytes) -> list[tuple[str, AnswerObject]]:
         lines = (line.partition(": ") for line in block.splitlines())
         fields = {name: value for name, _, value in lines}
         if "data" in fields:
-            body = filled(json.loads(fields["data"]), *_EMPTY)
+            body = without_empty(json.loads(fields["data"]), *_EMPTY)
             found.append((fields.get("id", ""), {"kind": fields.get("event"), **body}))
     return found
 

@@ -105,8 +105,8 @@ class Progress:
     async def _load(self) -> None:
         """Load what is awaited, and tell how it is at first."""
         ids = self._awaited()
-        parent = await attempt_too(self._request, self._service)
-        await self._service.work.require_own(parent, *ids, itself=True)
+        caller = await attempt_too(self._request, self._service)
+        await self._service.callers.require_own(caller, *ids, itself=True)
         for text in ids:
             work = await self._service.work.get(text)
             self._works[work.id] = work

@@ -13,12 +13,15 @@ from typing import Any
 
 import mcp_types as types
 
-from kapelle.api.router import Route, Router
+from kapelle.api.operations import Operation
+from kapelle.api.parameters import Binding
+from kapelle.api.router import Router
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import did_you_mean
 from kapelle.patterns.registry import Pattern, built_in
 from kapelle.patterns.spec import PatternSpec
+from kapelle.service import Service
 
 TOOL_LIST = "tool_list"
 TOOL_CALL = "tool_call"
@@ -140,10 +143,10 @@ _NAME = {"type": "string"}
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: its route, or none for those that lead to other tools."""
+    """A tool: its operation, or none for those that lead to other tools."""
 
     name: str
-    row: Route | None
+    operation: Operation | None
     pattern: Pattern | None
     listed: types.Tool  # with every field
     core: types.Tool  # with the fields of the core set
@@ -155,7 +158,7 @@ class Tool:
 
     @property
     def is_for_attempts(self) -> bool:
-        return self.row is None or self.row.who is not owner_only
+        return self.operation is None or self.operation.access is not owner_only
 
     def require_known(self, arguments: Mapping[str, Any]) -> None:
         """Raise InvalidInput for the first argument that the tool does not have."""
@@ -174,13 +177,19 @@ class Tools:
 
     def __init__(self, app: Router) -> None:
         self._app = app
-        rows = {row.tool: row for row in app.every() if row.tool}
+        operations = {one.tool: one for one in app.every() if one.tool}
+        bindings = {name: one.bind(app.services) for name, one in operations.items()}
         # Fields that every specification has are described with the first tool alone.
-        shared = compact_schema(_describe_arguments(rows["task_create"]), ())["properties"]
-        self.by_name = {name: _make_route_tool(row) for name, row in rows.items()}
+        first = _describe_arguments(bindings["task_create"])
+        shared = compact_schema(first, ())["properties"]
+        self.by_name = {
+            name: _make_operation_tool(one, bindings[name], app.services)
+            for name, one in operations.items()
+        }
+        start = operations["run_start"]
         for pattern in built_in():
-            made = _make_pattern_tool(rows["run_start"], pattern, shared)
-            self.by_name[made.name] = made
+            tool = _make_pattern_tool(start, bindings[start.tool], pattern, shared)
+            self.by_name[tool.name] = tool
         self.by_name[TOOL_LIST] = _make_tool_of_tools(TOOL_LIST, {"name": _NAME}, [])
         given = {"name": _NAME, "arguments": {"type": "object"}}
         self.by_name[TOOL_CALL] = _make_tool_of_tools(TOOL_CALL, given, ["name"])
@@ -195,7 +204,7 @@ class Tools:
 
     def usable(self, *, owner: bool) -> list[Tool]:
         """The tools that a caller may use; those of integrations only if they are configured."""
-        configured = {INTEGRATIONS + one for one in self._app.service.integrations.configured()}
+        configured = {INTEGRATIONS + one for one in self._app.services.integrations.configured()}
         allowed = [tool for tool in self.by_name.values() if owner or tool.is_for_attempts]
         return [
             tool for tool in allowed if _path_of(tool) in configured or not _is_integration(tool)
@@ -205,7 +214,7 @@ class Tools:
         """What tools/list answers: the core set with what is configured, or every tool."""
         usable = self.usable(owner=owner)
         if every:
-            return [tool.listed for tool in usable if tool.row is not None]
+            return [tool.listed for tool in usable if tool.operation is not None]
         core = _CORE if owner else _CORE_OF_ATTEMPTS
         return [tool.core for tool in usable if tool.name in core or _is_integration(tool)]
 
@@ -216,7 +225,7 @@ class Tools:
 
 
 def _path_of(tool: Tool) -> str:
-    return tool.row.path if tool.row else ""
+    return tool.operation.path if tool.operation else ""
 
 
 def _is_integration(tool: Tool) -> bool:
@@ -224,20 +233,31 @@ def _is_integration(tool: Tool) -> bool:
     return _path_of(tool).startswith(INTEGRATIONS)
 
 
-def _make_route_tool(row: Route) -> Tool:
-    schema = _describe_arguments(row)
-    names = frozenset(schema["properties"]) | RENAMED.get(row.tool, {}).keys()
-    about = _INSTEAD.get(row.tool) or inspect.getdoc(row.use_case) or ""
-    return _make_tool(row.tool, row, None, about, schema, names)
+def _make_operation_tool(operation: Operation, binding: Binding, services: Service) -> Tool:
+    name = operation.tool
+    schema = _describe_arguments(binding)
+    names = frozenset(schema["properties"]) | RENAMED.get(name, {}).keys()
+    about = _INSTEAD.get(name) or inspect.getdoc(operation.use_case(services)) or ""
+    return _make_tool(name, operation, None, about, schema, names)
 
 
-def _make_pattern_tool(row: Route, pattern: Pattern, shared: Mapping[str, Any]) -> Tool:
-    """A tool that starts a run of a pattern. It takes the fields of the pattern's specification,
-    those that tasks have as well without a description."""
+def _make_pattern_tool(
+    operation: Operation, binding: Binding, pattern: Pattern, shared: Mapping[str, Any]
+) -> Tool:
+    """Return the tool that starts a run of a pattern.
+
+    It takes the fields of the pattern's specification, those that tasks have as well without a
+    description.
+    """
     name = f"{pattern.name.replace('-', '_')}_start"
-    headers = {named.replace("-", "_") for _, named in row.binding.places.values()}
-    names = frozenset(pattern.spec_schema["properties"]) | headers
-    return _make_tool(name, row, pattern, pattern.summary, pattern.spec_schema, names, shared)
+    names = frozenset(pattern.spec_schema["properties"]) | header_arguments(binding)
+    schema = pattern.spec_schema
+    return _make_tool(name, operation, pattern, pattern.summary, schema, names, shared)
+
+
+def header_arguments(binding: Binding) -> set[str]:
+    """Return the arguments of a tool that are headers of a request."""
+    return {source.name.replace("-", "_") for source in binding.sources.values()}
 
 
 def _make_tool_of_tools(name: str, properties: dict[str, Any], required: list[str]) -> Tool:
@@ -247,14 +267,16 @@ def _make_tool_of_tools(name: str, properties: dict[str, Any], required: list[st
 
 def _make_tool(
     name: str,
-    row: Route | None,
+    operation: Operation | None,
     pattern: Pattern | None,
     about: str,
     schema: Mapping[str, Any],
     names: frozenset[str],
     shared: Mapping[str, Any] | None = None,
 ) -> Tool:
-    reads = row is None or row.method == "GET" or row.path.startswith(INTEGRATIONS)
+    reads = (
+        operation is None or operation.method == "GET" or operation.path.startswith(INTEGRATIONS)
+    )
     reads = reads and name != TOOL_CALL
     hidden = {"shell", *SENT.get(name, ()), *RENAMED.get(name, {}).values()}
     if pattern:
@@ -268,23 +290,27 @@ def _make_tool(
         properties["limit"] = _LIMIT
     elif name == "run_tail":
         properties |= _EVENTS_LIMIT
-    if reads and row is not None:
+    if reads and operation is not None:
         properties |= REST
     if shared:
         compact = _drop_known_descriptions(compact, shared)
     seldom = _BESIDES_CORE.get(name, set())
     few = {field: one for field, one in compact["properties"].items() if field not in seldom}
     words = f"{' '.join(about.split())} {_BESIDES.get(name, '')}".strip()
-    listed = _describe_tool(name, words, compact, row, reads)
-    core = _describe_tool(name, f"{words} {_MORE}", {**compact, "properties": few}, row, reads)
-    return Tool(name, row, pattern, listed, core if seldom else listed, names | set(properties))
+    listed = _describe_tool(name, words, compact, operation, reads)
+    core = _describe_tool(
+        name, f"{words} {_MORE}", {**compact, "properties": few}, operation, reads
+    )
+    return Tool(
+        name, operation, pattern, listed, core if seldom else listed, names | set(properties)
+    )
 
 
 def _describe_tool(
-    name: str, about: str, schema: dict[str, Any], row: Route | None, reads: bool
+    name: str, about: str, schema: dict[str, Any], operation: Operation | None, reads: bool
 ) -> types.Tool:
     gives = _GIVES.get(name)
-    is_elsewhere = row is not None and row.path.startswith(INTEGRATIONS)
+    is_elsewhere = operation is not None and operation.path.startswith(INTEGRATIONS)
     return types.Tool(
         name=name,
         description=about,
@@ -294,7 +320,8 @@ def _describe_tool(
             # Hints that hold by default, or follow from another one, are left out.
             read_only_hint=reads or None,
             destructive_hint=None if reads else name in _DESTRUCTIVE,
-            open_world_hint=is_elsewhere or (row is not None and row.path.endswith("/pr")),
+            open_world_hint=is_elsewhere
+            or (operation is not None and operation.path.endswith("/pr")),
         ),
     )
 
@@ -320,15 +347,15 @@ def _drop_known_descriptions(compact: dict[str, Any], shared: Mapping[str, Any])
     return found
 
 
-def _describe_arguments(row: Route) -> dict[str, Any]:
-    """What a route takes in its path, query, headers and body, as one object."""
-    schema = row.binding.takes.model_json_schema()
+def _describe_arguments(binding: Binding) -> dict[str, Any]:
+    """Return the schema of path, query, headers and body as that of one object."""
+    schema = binding.values.model_json_schema()
     parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}
-    required = [name for name in schema.get("required", ()) if name != row.binding.whole]
-    if row.binding.whole:
-        whole = _resolve_schema(parts.pop(row.binding.whole), schema["$defs"])
-        parts |= whole["properties"]
-        required += whole.get("required", ())
+    required = [name for name in schema.get("required", ()) if name != binding.model_parameter]
+    if binding.model_parameter:
+        model = _resolve_schema(parts.pop(binding.model_parameter), schema["$defs"])
+        parts |= model["properties"]
+        required += model.get("required", ())
     return {**schema, "properties": parts, "required": required}
 
 

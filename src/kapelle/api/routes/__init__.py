@@ -1,39 +1,18 @@
-"""The routes, most of them a use case each: a row says its method, path, who may call it and which,
-and under which name it is a tool of MCP.
+"""The table of all operations: method, path, who may call it, and the use case.
 
-What a route takes, gives and says of itself is the signature and the docstring of its use case; the
-others, which stream or set cookies, stand in the modules beside this one.
+In the lambdas, `s` is the Service with all use cases. The signature of a use case says what the
+operation takes and returns, its docstring is the documentation. `tool` is the name of the operation
+as a tool of MCP: a new tool is one more operation with a `tool`.
 """
 
 from typing import Any
 
-from kapelle.api.router import Route
-from kapelle.api.routes import daemon
-from kapelle.api.routes.terminals import terminal
+from kapelle.api.operations import Operation
+from kapelle.api.routes.streams import Streams
+from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
+from kapelle.api.sessions import Logins
 from kapelle.api.sse import STREAM
-from kapelle.service.agents import AgentService
-from kapelle.service.batches import BatchService
-from kapelle.service.daemon import DaemonService
-from kapelle.service.doctor import DoctorService
-from kapelle.service.integrations import IntegrationService
-from kapelle.service.knowledge import KnowledgeService, TemplateService
-from kapelle.service.locks import LockService
-from kapelle.service.needs import NeedService
-from kapelle.service.notes import NoteService
-from kapelle.service.notify import NotificationService
-from kapelle.service.output import OutputService
-from kapelle.service.projects import ProjectService
-from kapelle.service.questions import QuestionService
-from kapelle.service.relocation import RelocationService
-from kapelle.service.report import ReportService
-from kapelle.service.runs import RunService
-from kapelle.service.schedules import ScheduleService
-from kapelle.service.search import SearchService
-from kapelle.service.sessions import SessionService
-from kapelle.service.tasks import TaskService
-from kapelle.service.trust import TrustService
-from kapelle.service.work import WorkService
 
 _NOTHING = {"description": "Successful Response"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -57,296 +36,334 @@ _PICTURE = {"description": "The picture as the agent saved it", "content": {"ima
 _SCHEDULE = "/schedules/{schedule_id}"
 
 
-def _changes(kind: str) -> tuple[Route, ...]:
-    """What a task or a run changed, and merging it."""
+def _changes(kind: str) -> tuple[Operation, ...]:
+    """Return the operations on what a task or a run changed."""
     path = f"/{kind}s/{{{kind}_id}}"
     fixed = {"kind": kind}
+    names = {"work_id": f"{kind}_id"}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
-        Route(
-            "GET", f"{path}/diff", own_or_below, WorkService.diff, fixed=fixed, tool=f"{kind}_diff"
+        Operation(
+            "GET", f"{path}/diff", own_or_below, lambda s: s.work.diff, fixed=fixed,
+            path_names=names, tool=f"{kind}_diff",
         ),
-        Route("GET", f"{path}/patch", own_or_below, WorkService.patch, told=patch, fixed=fixed),
-        Route(
-            "POST",
-            f"{path}/merge",
-            below_only,
-            WorkService.merge,
-            fixed=fixed,
-            tool=f"{kind}_merge",
+        Operation(
+            "GET", f"{path}/patch", own_or_below, lambda s: s.work.patch, response=patch,
+            fixed=fixed, path_names=names,
         ),
-        Route(
-            "POST",
-            f"{path}/pr",
-            owner_only,
-            WorkService.open_pull_request,
-            tool=f"{kind}_pr",
-            fixed=fixed,
+        Operation(
+            "POST", f"{path}/merge", below_only, lambda s: s.work.merge, fixed=fixed,
+            path_names=names, tool=f"{kind}_merge",
         ),
-        Route(
-            "GET",
-            f"{path}/pr",
-            owner_only,
-            WorkService.pull_request,
-            fixed=fixed,
-            tool=f"{kind}_pr_get",
+        Operation(
+            "POST", f"{path}/pr", owner_only, lambda s: s.work.open_pull_request, tool=f"{kind}_pr",
+            fixed=fixed, path_names=names,
         ),
-        Route("GET", f"{path}/merge", owner_only, WorkService.preview_merge, fixed=fixed),
-        Route(
-            "POST",
-            f"{path}/merge/undo",
-            owner_only,
-            WorkService.undo_merge,
-            tool=f"{kind}_merge_undo",
-            fixed=fixed,
+        Operation(
+            "GET", f"{path}/pr", owner_only, lambda s: s.work.pull_request, fixed=fixed,
+            path_names=names, tool=f"{kind}_pr_get",
         ),
-        Route("DELETE", f"{path}/merge", owner_only, WorkService.give_up_merge, fixed=fixed),
-    )
+        Operation(
+            "GET", f"{path}/merge", owner_only, lambda s: s.work.preview_merge, fixed=fixed,
+            path_names=names,
+        ),
+        Operation(
+            "POST", f"{path}/merge/undo", owner_only, lambda s: s.work.undo_merge,
+            tool=f"{kind}_merge_undo", fixed=fixed, path_names=names,
+        ),
+        Operation(
+            "DELETE", f"{path}/merge", owner_only, lambda s: s.work.give_up_merge, fixed=fixed,
+            path_names=names,
+        ),
+    )  # fmt: skip
 
 
-# By their tags, which are the beginnings of the operations' ids.
-ROUTES: dict[str, tuple[Route, ...]] = {
+# By their tags, with which the ids of the operations begin.
+OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "tasks": (
-        Route(
-            "POST",
-            "/tasks",
-            attempt_too,
-            TaskService.submit,
-            status=201,
-            tool="task_create",
-            inherit=TaskService.inherit_directory,
+        Operation(
+            "POST", "/tasks", attempt_too, lambda s: s.tasks.submit, status=201, tool="task_create",
+            inherit=lambda s: s.tasks.inherit_directory,
         ),
-        Route("GET", "/tasks", attempt_too, TaskService.page, tool="task_list"),
-        Route("GET", "/tasks/{task_id}", own_or_below, TaskService.get, tool="task_get"),
-        Route("GET", "/tasks/{task_id}/wait", own_or_below, TaskService.wait),
-        Route(
-            "POST", "/tasks/{task_id}/cancel", below_only, TaskService.cancel, tool="task_cancel"
+        Operation("GET", "/tasks", attempt_too, lambda s: s.tasks.page, tool="task_list"),
+        Operation("GET", "/tasks/{task_id}", own_or_below, lambda s: s.tasks.get, tool="task_get"),
+        Operation("GET", "/tasks/{task_id}/wait", own_or_below, lambda s: s.tasks.wait),
+        Operation(
+            "POST", "/tasks/{task_id}/cancel", below_only, lambda s: s.tasks.cancel,
+            tool="task_cancel",
         ),
-        Route("POST", "/tasks/{task_id}/retry", below_only, TaskService.retry, tool="task_retry"),
-        Route(
-            "POST", "/tasks/{task_id}/resume", below_only, TaskService.resume, tool="task_resume"
+        Operation(
+            "POST", "/tasks/{task_id}/retry", below_only, lambda s: s.tasks.retry,
+            tool="task_retry",
         ),
-        Route("POST", "/tasks/{task_id}/say", below_only, TaskService.say, tool="task_say"),
-        Route("POST", "/tasks/{task_id}/check", owner_only, TaskService.check),
-        Route("POST", "/tasks/{task_id}/requeue", owner_only, TaskService.requeue),
-        Route("POST", "/tasks/{task_id}/archive", owner_only, WorkService.archive_task, "archive"),
-        Route("PUT", "/tasks/{task_id}/dependencies", owner_only, TaskService.depend),
+        Operation(
+            "POST", "/tasks/{task_id}/resume", below_only, lambda s: s.tasks.resume,
+            tool="task_resume",
+        ),
+        Operation(
+            "POST", "/tasks/{task_id}/say", below_only, lambda s: s.tasks.say, tool="task_say",
+        ),
+        Operation("POST", "/tasks/{task_id}/check", owner_only, lambda s: s.tasks.check),
+        Operation("POST", "/tasks/{task_id}/requeue", owner_only, lambda s: s.tasks.requeue),
+        Operation(
+            "POST", "/tasks/{task_id}/archive", owner_only, lambda s: s.work.archive_task,
+            "archive",
+        ),
+        Operation("PUT", "/tasks/{task_id}/dependencies", owner_only, lambda s: s.tasks.depend),
     ),
     "changes": _changes("task"),
     "runs": (
-        Route("POST", "/runs", attempt_too, RunService.start, status=201, tool="run_start"),
-        Route("GET", "/runs", attempt_too, RunService.page, tool="run_list"),
-        Route("GET", "/runs/{run_id}", own_or_below, RunService.get, tool="run_get"),
-        Route("GET", "/runs/{run_id}/steps", own_or_below, RunService.steps, tool="run_steps"),
-        Route("GET", "/runs/{run_id}/wait", own_or_below, RunService.wait),
-        Route("POST", "/runs/{run_id}/pause", below_only, RunService.pause, tool="run_pause"),
-        Route("POST", "/runs/{run_id}/resume", below_only, RunService.resume, tool="run_resume"),
-        Route("POST", "/runs/{run_id}/cancel", below_only, RunService.cancel, tool="run_cancel"),
-        Route("POST", "/runs/{run_id}/archive", owner_only, WorkService.archive_run, "archive"),
-        Route("POST", "/runs/{run_id}/answer", owner_only, RunService.answer),
-        Route("POST", "/runs/{run_id}/follow_up", owner_only, RunService.follow_up, status=201),
+        Operation(
+            "POST", "/runs", attempt_too, lambda s: s.runs.start, status=201, tool="run_start",
+        ),
+        Operation("GET", "/runs", attempt_too, lambda s: s.runs.page, tool="run_list"),
+        Operation("GET", "/runs/{run_id}", own_or_below, lambda s: s.runs.get, tool="run_get"),
+        Operation(
+            "GET", "/runs/{run_id}/steps", own_or_below, lambda s: s.runs.steps, tool="run_steps",
+        ),
+        Operation("GET", "/runs/{run_id}/wait", own_or_below, lambda s: s.runs.wait),
+        Operation(
+            "POST", "/runs/{run_id}/pause", below_only, lambda s: s.runs.pause, tool="run_pause",
+        ),
+        Operation(
+            "POST", "/runs/{run_id}/resume", below_only, lambda s: s.runs.resume, tool="run_resume",
+        ),
+        Operation(
+            "POST", "/runs/{run_id}/cancel", below_only, lambda s: s.runs.cancel, tool="run_cancel",
+        ),
+        Operation(
+            "POST", "/runs/{run_id}/archive", owner_only, lambda s: s.work.archive_run, "archive",
+        ),
+        Operation("POST", "/runs/{run_id}/answer", owner_only, lambda s: s.runs.answer),
+        Operation(
+            "POST", "/runs/{run_id}/follow_up", owner_only, lambda s: s.runs.follow_up, status=201,
+        ),
         *_changes("run"),
     ),
     "work": (
-        Route("GET", "/work", owner_only, WorkService.page),
-        Route("GET", "/work/{work_id}", own_or_below, WorkService.get),
-        Route("POST", "/work/{work_id}/mark", owner_only, WorkService.mark),
-        Route("GET", "/wait", attempt_too, WorkService.wait, "wait_for_several", tool="wait"),
+        Operation("GET", "/work", owner_only, lambda s: s.work.page),
+        Operation("GET", "/work/{work_id}", own_or_below, lambda s: s.work.get),
+        Operation("POST", "/work/{work_id}/mark", owner_only, lambda s: s.work.mark),
+        Operation(
+            "GET", "/wait", attempt_too, lambda s: s.work.wait, "wait_for_several", tool="wait",
+        ),
     ),
     "needs": (
-        Route("GET", "/needs", owner_only, NeedService.page),
-        Route("GET", "/sums", owner_only, NeedService.sums, "sums"),
+        Operation("GET", "/needs", owner_only, lambda s: s.needs.page),
+        Operation("GET", "/sums", owner_only, lambda s: s.needs.sums, "sums"),
     ),
     "patterns": (
-        Route("GET", "/patterns", attempt_too, RunService.patterns, tool="pattern_list"),
-        Route("GET", "/patterns/{name}", attempt_too, RunService.get_pattern, tool="pattern_get"),
+        Operation("GET", "/patterns", attempt_too, lambda s: s.runs.patterns, tool="pattern_list"),
+        Operation(
+            "GET", "/patterns/{name}", attempt_too, lambda s: s.runs.get_pattern,
+            tool="pattern_get",
+        ),
     ),
     "schedules": (
-        Route(
-            "POST",
-            "/schedules",
-            owner_only,
-            ScheduleService.create,
-            status=201,
+        Operation(
+            "POST", "/schedules", owner_only, lambda s: s.schedules.create, status=201,
             tool="schedule_create",
         ),
-        Route("GET", "/schedules", owner_only, ScheduleService.page, tool="schedule_list"),
-        Route("GET", _SCHEDULE, owner_only, ScheduleService.get, tool="schedule_get"),
-        Route("GET", f"{_SCHEDULE}/firings", owner_only, ScheduleService.history, "firings"),
-        Route(
-            "POST", f"{_SCHEDULE}/pause", owner_only, ScheduleService.pause, tool="schedule_pause"
+        Operation(
+            "GET", "/schedules", owner_only, lambda s: s.schedules.page, tool="schedule_list",
         ),
-        Route(
-            "POST",
-            f"{_SCHEDULE}/resume",
-            owner_only,
-            ScheduleService.resume,
+        Operation("GET", _SCHEDULE, owner_only, lambda s: s.schedules.get, tool="schedule_get"),
+        Operation(
+            "GET", f"{_SCHEDULE}/firings", owner_only, lambda s: s.schedules.history, "firings",
+        ),
+        Operation(
+            "POST", f"{_SCHEDULE}/pause", owner_only, lambda s: s.schedules.pause,
+            tool="schedule_pause",
+        ),
+        Operation(
+            "POST", f"{_SCHEDULE}/resume", owner_only, lambda s: s.schedules.resume,
             tool="schedule_resume",
         ),
-        Route(
-            "POST",
-            f"{_SCHEDULE}/cancel",
-            owner_only,
-            ScheduleService.cancel,
+        Operation(
+            "POST", f"{_SCHEDULE}/cancel", owner_only, lambda s: s.schedules.cancel,
             tool="schedule_cancel",
         ),
-        Route(
-            "POST",
-            f"{_SCHEDULE}/run",
-            owner_only,
-            ScheduleService.run_now,
-            "run",
+        Operation(
+            "POST", f"{_SCHEDULE}/run", owner_only, lambda s: s.schedules.run_now, "run",
             tool="schedule_run",
         ),
     ),
     "agents": (
-        Route("GET", "/agents", owner_only, AgentService.known, "all_agents", tool="agent_list"),
-        Route("GET", "/agents/{name}", owner_only, AgentService.get, "agent"),
-        Route("POST", "/agents/{name}/check", owner_only, AgentService.check, tool="agent_check"),
-        Route("PUT", "/agents/{name}/credential", owner_only, AgentService.store_key),
-        Route("DELETE", "/agents/{name}/credential", owner_only, AgentService.forget_key),
+        Operation(
+            "GET", "/agents", owner_only, lambda s: s.agents.known, "all_agents", tool="agent_list",
+        ),
+        Operation("GET", "/agents/{name}", owner_only, lambda s: s.agents.get, "agent"),
+        Operation(
+            "POST", "/agents/{name}/check", owner_only, lambda s: s.agents.check,
+            tool="agent_check",
+        ),
+        Operation("PUT", "/agents/{name}/credential", owner_only, lambda s: s.agents.store_key),
+        Operation("DELETE", "/agents/{name}/credential", owner_only, lambda s: s.agents.forget_key),
     ),
     "daemon": (
-        Route("GET", "/daemon", owner_only, DaemonService.describe, "daemon", tool="daemon_get"),
-        Route("POST", "/daemon/stop", owner_only, DaemonService.stop, status=202),
-        Route("POST", "/notify/test", owner_only, NotificationService.test, "notify"),
-        Route("POST", "/backup", owner_only, DaemonService.back_up),
-        Route("POST", "/prune", owner_only, WorkService.prune),
-        Route("GET", "/doctor", owner_only, DoctorService.examine, "doctor", tool="doctor"),
-        Route("GET", "/healthz", anybody, DaemonService.healthz),
+        Operation(
+            "GET", "/daemon", owner_only, lambda s: s.daemon.describe, "daemon", tool="daemon_get",
+        ),
+        Operation("POST", "/daemon/stop", owner_only, lambda s: s.daemon.stop, status=202),
+        Operation("POST", "/notify/test", owner_only, lambda s: s.notify.test, "notify"),
+        Operation("POST", "/backup", owner_only, lambda s: s.daemon.back_up),
+        Operation("POST", "/prune", owner_only, lambda s: s.work.prune),
+        Operation(
+            "GET", "/doctor", owner_only, lambda s: s.doctor.examine, "doctor", tool="doctor",
+        ),
+        Operation("GET", "/healthz", anybody, lambda s: s.daemon.healthz),
     ),
     "logins": (
-        Route("POST", "/login-codes", owner_only, SessionService.new_code, "login_code"),
-        Route("POST", "/login", anybody, daemon.log_in, status=204, told=_NOTHING),
-        Route("POST", "/logout", owner_only, daemon.log_out, status=204, told=_NOTHING),
+        Operation("POST", "/login-codes", owner_only, lambda s: s.sessions.new_code, "login_code"),
+        Operation(
+            "POST", "/login", anybody, lambda s: Logins(s).log_in, status=204, response=_NOTHING,
+        ),
+        Operation(
+            "POST", "/logout", owner_only, lambda s: Logins(s).log_out, status=204,
+            response=_NOTHING,
+        ),
     ),
-    "usage": (Route("GET", "/usage", owner_only, ReportService.used, "usage", tool="usage_get"),),
+    "usage": (
+        Operation(
+            "GET", "/usage", owner_only, lambda s: s.reports.used, "usage", tool="usage_get"
+        ),
+    ),
     "trust": (
-        Route("GET", "/trust", owner_only, TrustService.known),
-        Route("POST", "/trust", owner_only, TrustService.grant),
-        Route("DELETE", "/trust", owner_only, TrustService.withdraw),
+        Operation("GET", "/trust", owner_only, lambda s: s.trust.known),
+        Operation("POST", "/trust", owner_only, lambda s: s.trust.grant),
+        Operation("DELETE", "/trust", owner_only, lambda s: s.trust.withdraw),
     ),
     "learnings": (
-        Route(
-            "POST",
-            "/learnings",
-            attempt_too,
-            KnowledgeService.add,
-            status=201,
+        Operation(
+            "POST", "/learnings", attempt_too, lambda s: s.knowledge.add, status=201,
             tool="learning_report",
         ),
-        Route("GET", "/learnings", attempt_too, KnowledgeService.page, tool="learning_search"),
-        Route(
-            "GET",
-            "/learnings/markdown",
-            owner_only,
-            KnowledgeService.export,
-            told={"description": "A page of learnings", "content": {"text/markdown": {}}},
+        Operation(
+            "GET", "/learnings", attempt_too, lambda s: s.knowledge.page, tool="learning_search",
         ),
-        Route("POST", "/learnings/markdown", owner_only, KnowledgeService.import_),
-        Route("GET", "/learnings/{learning_id}", owner_only, KnowledgeService.get),
-        Route("PUT", "/learnings/{learning_id}", owner_only, KnowledgeService.edit),
-        Route("DELETE", "/learnings/{learning_id}", owner_only, KnowledgeService.delete),
+        Operation(
+            "GET", "/learnings/markdown", owner_only, lambda s: s.knowledge.export,
+            response={"description": "A page of learnings", "content": {"text/markdown": {}}},
+        ),
+        Operation("POST", "/learnings/markdown", owner_only, lambda s: s.knowledge.import_),
+        Operation("GET", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.get),
+        Operation("PUT", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.edit),
+        Operation("DELETE", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.delete),
     ),
-    "search": (Route("GET", "/search", owner_only, SearchService.find, "search", tool="search"),),
+    "search": (
+        Operation("GET", "/search", owner_only, lambda s: s.search.find, "search", tool="search"),
+    ),
     "templates": (
-        Route("GET", "/templates", owner_only, TemplateService.all, "page", tool="template_list"),
-        Route("POST", "/templates", owner_only, TemplateService.create, status=201),
-        Route("GET", "/templates/{template}", owner_only, TemplateService.get),
-        Route("PUT", "/templates/{template}", owner_only, TemplateService.edit),
-        Route("DELETE", "/templates/{template}", owner_only, TemplateService.delete),
+        Operation(
+            "GET", "/templates", owner_only, lambda s: s.templates.all, "page",
+            tool="template_list",
+        ),
+        Operation("POST", "/templates", owner_only, lambda s: s.templates.create, status=201),
+        Operation("GET", "/templates/{template}", owner_only, lambda s: s.templates.get),
+        Operation("PUT", "/templates/{template}", owner_only, lambda s: s.templates.edit),
+        Operation("DELETE", "/templates/{template}", owner_only, lambda s: s.templates.delete),
     ),
     "projects": (
-        Route("GET", "/projects", owner_only, ProjectService.all, "all_"),
-        Route("POST", "/projects", owner_only, ProjectService.create, status=201),
-        Route("PUT", "/projects", owner_only, ProjectService.change),
-        Route("DELETE", "/projects", owner_only, ProjectService.delete),
-        Route("PUT", "/projects/current", owner_only, ProjectService.switch),
+        Operation("GET", "/projects", owner_only, lambda s: s.projects.all, "all_"),
+        Operation("POST", "/projects", owner_only, lambda s: s.projects.create, status=201),
+        Operation("PUT", "/projects", owner_only, lambda s: s.projects.change),
+        Operation("DELETE", "/projects", owner_only, lambda s: s.projects.delete),
+        Operation("PUT", "/projects/current", owner_only, lambda s: s.projects.switch),
     ),
     "relocations": (
-        Route("GET", "/relocations", owner_only, RelocationService.candidates),
-        Route("POST", "/relocations", owner_only, RelocationService.relocate),
+        Operation("GET", "/relocations", owner_only, lambda s: s.relocations.candidates),
+        Operation("POST", "/relocations", owner_only, lambda s: s.relocations.relocate),
     ),
     "notes": (
-        Route("POST", "/notes", attempt_too, NoteService.put, tool="note_set"),
-        Route("GET", "/notes", attempt_too, NoteService.page, tool="note_list"),
-        Route("DELETE", "/notes", attempt_too, NoteService.delete, tool="note_delete"),
-        Route("GET", "/notes/entry", attempt_too, NoteService.get, tool="note_get"),
-        Route("GET", "/notes/watch", attempt_too, NoteService.watch, tool="note_watch"),
+        Operation("POST", "/notes", attempt_too, lambda s: s.notes.put, tool="note_set"),
+        Operation("GET", "/notes", attempt_too, lambda s: s.notes.page, tool="note_list"),
+        Operation("DELETE", "/notes", attempt_too, lambda s: s.notes.delete, tool="note_delete"),
+        Operation("GET", "/notes/entry", attempt_too, lambda s: s.notes.get, tool="note_get"),
+        Operation("GET", "/notes/watch", attempt_too, lambda s: s.notes.watch, tool="note_watch"),
     ),
     "integrations": (
-        Route("GET", "/integrations", attempt_too, IntegrationService.configured),
-        Route(
-            "POST",
-            "/integrations/linear",
-            attempt_too,
-            IntegrationService.linear,
+        Operation("GET", "/integrations", attempt_too, lambda s: s.integrations.configured),
+        Operation(
+            "POST", "/integrations/linear", attempt_too, lambda s: s.integrations.linear,
             tool="linear_query",
         ),
-        Route(
-            "POST", "/integrations/logs", attempt_too, IntegrationService.logs, tool="logs_query"
+        Operation(
+            "POST", "/integrations/logs", attempt_too, lambda s: s.integrations.logs,
+            tool="logs_query",
         ),
-        Route(
-            "POST",
-            "/integrations/database",
-            attempt_too,
-            IntegrationService.database,
+        Operation(
+            "POST", "/integrations/database", attempt_too, lambda s: s.integrations.database,
             tool="database_query",
         ),
-        Route("POST", "/integrations/ci", attempt_too, IntegrationService.ci, tool="ci_logs"),
+        Operation(
+            "POST", "/integrations/ci", attempt_too, lambda s: s.integrations.ci, tool="ci_logs",
+        ),
     ),
     "questions": (
-        Route(
-            "POST", "/questions", attempt_too, QuestionService.ask, status=201, tool="question_ask"
+        Operation(
+            "POST", "/questions", attempt_too, lambda s: s.questions.ask, status=201,
+            tool="question_ask",
         ),
-        Route("GET", "/questions", owner_only, QuestionService.unanswered, tool="question_list"),
-        Route("GET", "/questions/{token}", attempt_too, QuestionService.wait, tool="question_wait"),
-        Route(
-            "POST",
-            "/questions/{token}/answer",
-            attempt_too,
-            QuestionService.answer,
+        Operation(
+            "GET", "/questions", owner_only, lambda s: s.questions.unanswered, tool="question_list",
+        ),
+        Operation(
+            "GET", "/questions/{token}", attempt_too, lambda s: s.questions.wait,
+            tool="question_wait",
+        ),
+        Operation(
+            "POST", "/questions/{token}/answer", attempt_too, lambda s: s.questions.answer,
             tool="question_answer",
         ),
     ),
     "locks": (
-        Route("POST", "/locks", attempt_too, LockService.take, tool="lock_take"),
-        Route("GET", "/locks", attempt_too, LockService.known, tool="lock_list"),
-        Route("POST", "/locks/release", attempt_too, LockService.release, tool="lock_release"),
-        Route("POST", "/locks/check", attempt_too, LockService.check),
+        Operation("POST", "/locks", attempt_too, lambda s: s.locks.take, tool="lock_take"),
+        Operation("GET", "/locks", attempt_too, lambda s: s.locks.known, tool="lock_list"),
+        Operation(
+            "POST", "/locks/release", attempt_too, lambda s: s.locks.release, tool="lock_release",
+        ),
+        Operation("POST", "/locks/check", attempt_too, lambda s: s.locks.check),
     ),
     "attempt": (
-        Route("POST", "/attempt/report", attempt_too, TaskService.report, tool="task_report"),
-        Route("POST", "/attempt/finish", attempt_too, TaskService.finish, tool="task_finish"),
+        Operation(
+            "POST", "/attempt/report", attempt_too, lambda s: s.tasks.report, tool="task_report",
+        ),
+        Operation(
+            "POST", "/attempt/finish", attempt_too, lambda s: s.tasks.finish, tool="task_finish",
+        ),
     ),
     "batches": (
-        Route("GET", "/batches", owner_only, BatchService.all, "list"),
-        Route("GET", "/batches/{name}", owner_only, BatchService.get),
-        Route("PUT", "/batches/{name}", owner_only, BatchService.save),
-        Route("DELETE", "/batches/{name}", owner_only, BatchService.delete),
+        Operation("GET", "/batches", owner_only, lambda s: s.batches.all, "list"),
+        Operation("GET", "/batches/{name}", owner_only, lambda s: s.batches.get),
+        Operation("PUT", "/batches/{name}", owner_only, lambda s: s.batches.save),
+        Operation("DELETE", "/batches/{name}", owner_only, lambda s: s.batches.delete),
     ),
-    "report": (Route("GET", "/report", owner_only, ReportService.report, "get"),),
+    "report": (Operation("GET", "/report", owner_only, lambda s: s.reports.report, "get"),),
     "output": (
-        Route("GET", "/tasks/{task_id}/output", own_or_below, OutputService.output, told=_BYTES),
-        Route("GET", "/tasks/{task_id}/output/find", own_or_below, OutputService.find),
-        Route("GET", "/tasks/{task_id}/messages", own_or_below, OutputService.messages),
-        Route("GET", "/tasks/{task_id}/files", own_or_below, OutputService.files),
-        Route(
-            "GET",
-            "/tasks/{task_id}/files/{name}",
-            own_or_below,
-            OutputService.picture,
-            told=_PICTURE,
+        Operation(
+            "GET", "/tasks/{task_id}/output", own_or_below, lambda s: s.output.output,
+            response=_BYTES,
         ),
-        Route(
-            "GET",
-            "/tasks/{task_id}/transcript",
-            own_or_below,
-            daemon.transcript,
-            told=STREAM,
-            tool="task_logs",
+        Operation("GET", "/tasks/{task_id}/output/find", own_or_below, lambda s: s.output.find),
+        Operation("GET", "/tasks/{task_id}/messages", own_or_below, lambda s: s.output.messages),
+        Operation("GET", "/tasks/{task_id}/files", own_or_below, lambda s: s.output.files),
+        Operation(
+            "GET", "/tasks/{task_id}/files/{name}", own_or_below, lambda s: s.output.picture,
+            response=_PICTURE,
         ),
-        Route("WEBSOCKET", "/tasks/{task_id}/terminal", owner_only, terminal),
+        Operation(
+            "GET", "/tasks/{task_id}/transcript", own_or_below, lambda s: Streams(s).transcript,
+            response=STREAM, tool="task_logs",
+        ),
+        Operation(
+            "WEBSOCKET", "/tasks/{task_id}/terminal", owner_only,
+            lambda s: TerminalSockets(s).attach, "terminal",
+        ),
     ),
-    "events": (Route("GET", "/events", attempt_too, daemon.events, told=STREAM, tool="run_tail"),),
-}
+    "events": (
+        Operation(
+            "GET", "/events", attempt_too, lambda s: Streams(s).events, response=STREAM,
+            tool="run_tail",
+        ),
+    ),
+}  # fmt: skip

@@ -26,30 +26,38 @@ class Size(Spec):
     columns: Length
 
 
-async def terminal(
-    service: Service,
-    request: WebSocket,
-    task_id: str,
-    attempt: Which = None,
-    offset: Offset | None = None,
-    rows: Length = 24,
-    columns: Length = 80,
-) -> None:
-    """Bytes are what the terminal shows, and what is typed; texts are JSON: what becomes of it, and
-    its size."""
-    attached = await service.terminals.attach(task_id, attempt, offset, (rows, columns))
-    await request.accept()
-    typed = asyncio.Queue[WebSocketMessage](_MOST_TYPED)
-    every = [_show(request, attached), _receive(request, typed), _type(typed, attached)]
-    if session := request.scope["kapelle.caller"].session:
-        every.append(_log_out(service, request, session))
-    sides = {asyncio.create_task(side) for side in every}
-    try:
-        await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for side in sides:
-            side.cancel()
-        await asyncio.gather(*sides, return_exceptions=True)
+class TerminalSockets:
+    def __init__(self, services: Service) -> None:
+        self._services = services
+
+    async def attach(
+        self,
+        socket: WebSocket,
+        task_id: str,
+        attempt: Which = None,
+        offset: Offset | None = None,
+        rows: Length = 24,
+        columns: Length = 80,
+    ) -> None:
+        """Attach a WebSocket to the terminal of an interactive task.
+
+        Binary messages are the output of the terminal, and what is typed. Text messages are JSON:
+        the state of the terminal, and its size.
+        """
+        services = self._services
+        attached = await services.terminals.attach(task_id, attempt, offset, (rows, columns))
+        await socket.accept()
+        typed = asyncio.Queue[WebSocketMessage](_MOST_TYPED)
+        every = [_show(socket, attached), _receive(socket, typed), _type(typed, attached)]
+        if session := socket.scope["kapelle.principal"].session:
+            every.append(_log_out(services, socket, session))
+        sides = {asyncio.create_task(side) for side in every}
+        try:
+            await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for side in sides:
+                side.cancel()
+            await asyncio.gather(*sides, return_exceptions=True)
 
 
 async def _show(socket: WebSocket, attached: TerminalViewer) -> None:

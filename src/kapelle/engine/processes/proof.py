@@ -230,6 +230,7 @@ class Subject:
         update = {
             "proved": finding.proved,
             "proof": finding.proof,
+            "proved_earlier": finding.is_earlier,
             "passes_only_with": finding.passes_only_with,
             "overlooks": finding.overlooks,
         }
@@ -331,13 +332,13 @@ class Subject:
             memory = await self._recall(earlier_key if suspects.all else key, trial, changed_paths)
         if not suspects.all and policy == "once" and remembered_proof:
             if remembered_proof["proved"] is None:
-                return TrialFinding(None, remembered_proof["proof"])
+                return TrialFinding(None, remembered_proof["proof"], is_earlier=True)
             if memory.is_enough:
-                return TrialFinding(True, memory.proof)
+                return TrialFinding(True, memory.proof, is_earlier=True)
         finding = await self._try(trial, changed_paths, suspects, memory)
         if finding is None and remembered_proof is not None and remembered_proof["proved"] is False:
             # Without a change, the check is as blind as before.
-            return TrialFinding(False, remembered_proof["proof"])
+            return TrialFinding(False, remembered_proof["proof"], is_earlier=True)
         if finding is None or finding.passes_only_with:
             return finding
         # A proof with other work is not overwritten by a doubt about this work.
@@ -411,7 +412,7 @@ class Subject:
                 if suspects.all:
                     finding = await trial.find_changed_judges(suspects)
                     if finding is None and memory.is_enough:
-                        finding = TrialFinding(True, memory.proof)
+                        finding = TrialFinding(True, memory.proof, is_earlier=True)
                 if finding is None:
                     finding = await trial.find_blindness(changed_paths, memory.proofs)
             except TrialStopped:

@@ -44,6 +44,7 @@ class TrialFinding:
     proved: bool | None
     proof: str
     is_lasting: bool = False
+    is_earlier: bool = False  # it was found out for other work
     passes_only_with: list[str] = field(default_factory=list)
     overlooks: list[str] = field(default_factory=list)
     # The conclusion of this trial alone, and the files or groups of files whose garbage the check
@@ -187,7 +188,13 @@ class Trial:
         if together and set(existing) == set(noticed):
             groups.append(existing)
         return TrialFinding(
-            True, proof, is_lasting, overlooks=overlooked, observed=observed, noticed=groups
+            True,
+            proof,
+            is_lasting,
+            is_earlier=bool(earlier),
+            overlooks=overlooked,
+            observed=observed,
+            noticed=groups,
         )
 
     async def _find_blinding(

@@ -49,7 +49,7 @@ export function iterationsOf(steps: Step[]): Iteration[] {
     if (step.kind === 'progress' && told.iteration !== undefined) {
       const same = last?.number === told.iteration ? last : null;
       const facts = {
-        verdict: told.verdict ?? 'at work',
+        verdict: told.verdict ?? 'working',
         score: told.score ?? null,
         problem: told.problem ?? null,
       };
@@ -70,7 +70,7 @@ const VERDICTS: Record<string, [State, string, string]> = {
   progress: ['said', 'not yet', 'dim'],
   discard: ['cancelled', 'put back', 'dim'],
   fail: ['bad', 'failed', 'c-bad'],
-  'at work': ['run', 'at work', 'c-go'],
+  working: ['run', 'at work', 'c-go'],
 };
 
 export function Loop({ run, steps }: { run: Run; steps: Step[] }) {

@@ -29,7 +29,7 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
   );
   const best = kept.at(-1);
   const start = kept.find((one) => one.verdict === 'start');
-  const live = iterations.find((one) => one.verdict === 'at work' && run.status === 'running');
+  const live = iterations.find((one) => one.verdict === 'working' && run.status === 'running');
   const until = live?.number ?? iterations.at(-1)?.number ?? 0;
   const message = `Score by iteration: ${scores[0]} at first, best ${best?.score}${target === null ? '' : `, target ${target}`}`;
   const every = Math.ceil((last + 1) / MOST_NAMED);
@@ -134,7 +134,7 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
 }
 
 function Mark({ one, x, y }: { one: Iteration; x: number; y: number }) {
-  if (one.verdict === 'at work') return null;
+  if (one.verdict === 'working') return null;
   if (one.score === null) {
     return <path className="badx" d={`M${x - 4.5} ${y - 4.5}l9 9M${x + 4.5} ${y - 4.5}l-9 9`} />;
   }

@@ -1,8 +1,9 @@
-"""Who stopped work, and what the tasks of a run are for, in columns of their own.
+"""Who stopped work, what the tasks of a run are for, and which proofs are earlier ones, in columns
+of their own.
 
-Older versions told both by texts. What a limit or its own run stopped, and the steps of built-in
-patterns, are recognized by the texts that those versions wrote. Who else stopped work stays
-unknown, for anybody could type such a reason.
+Older versions told this by texts. What a limit or its own run stopped, the steps of built-in
+patterns, and earlier proofs are recognized by the texts that those versions wrote. Who else stopped
+work stays unknown, for anybody could type such a reason.
 """
 
 import re
@@ -50,8 +51,17 @@ def upgrade() -> None:
     for name in ("tasks", "runs"):
         op.add_column(name, sa.Column("stopped_by", sa.String(20)))
         _name_stoppers(name)
+    _mark_earlier_proofs()
     _name_roles(op.get_bind())
     _name_stoppers_in_results(op.get_bind())
+
+
+def _mark_earlier_proofs() -> None:
+    earlier = sa.Column("proved_earlier", sa.Boolean, nullable=False, server_default=sa.false())
+    op.add_column("checks", earlier)
+    checks = sa.table("checks", sa.column("proof"), sa.column("proved_earlier"))
+    told = checks.update().where(checks.c.proof.contains(" Remembered from "))
+    op.execute(told.values(proved_earlier=sa.true()))
 
 
 def _name_stoppers(name: str) -> None:

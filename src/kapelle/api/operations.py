@@ -1,0 +1,105 @@
+"""Operations of the API: which use case answers which request, and who may call it.
+
+The table of all operations is in `routes/__init__.py`. REST, the tools of MCP and the OpenAPI
+document are made from it.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from kapelle.api.parameters import Binding
+from kapelle.service import Service
+from kapelle.service.caller import Caller
+from kapelle.service.output import Bytes
+
+JSON = "application/json"
+WEBSOCKET = "WEBSOCKET"
+
+# Returns who calls; raises Forbidden. The functions are in security.py.
+AccessRule = Callable[[HTTPConnection, Service], Awaitable[Caller | None]]
+UseCase = Callable[..., Any]
+# Adds values that an attempt may leave out; called with the values and the attempt's task.
+Inherit = Callable[[dict[str, Any], str], Awaitable[dict[str, Any]]]
+
+
+@dataclass(eq=False)
+class Operation:
+    """A method and a path of the API with the use case that answers it."""
+
+    method: str
+    path: str
+    access: AccessRule
+    use_case: Callable[[Service], UseCase]
+    # By default the name of the use case.
+    name: str = ""
+    status: int = 200
+    # The OpenAPI description of a response that is no JSON.
+    response: Mapping[str, Any] | None = None
+    # Arguments that do not come from the request.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    # The names in the path of parameters that have another name there.
+    path_names: Mapping[str, str] = field(default_factory=dict)
+    # The name of the MCP tool, if the operation is one.
+    tool: str = ""
+    inherit: Callable[[Service], Inherit] | None = None
+    _binding: Binding | None = field(default=None, init=False, repr=False)
+
+    def bind(self, services: Service) -> Binding:
+        """Return how requests become arguments of the use case.
+
+        It is made for the first request, because most operations are never called in a day.
+        """
+        if self._binding is None:
+            self._binding = Binding(
+                self.use_case(services),
+                method=self.method,
+                path=self.path,
+                fixed=self.fixed.keys(),
+                path_names=self.path_names,
+                has_json_answer=self.response is None,
+            )
+        return self._binding
+
+    async def perform(
+        self,
+        request: HTTPConnection,
+        services: Service,
+        values: dict[str, Any] | None = None,
+    ) -> Any:
+        """Check the rights of the caller, call the use case and return its answer.
+
+        The arguments come from the request, unless the caller of this method has their values.
+        """
+        caller = await self.access(request, services)
+        binding = self.bind(services)
+        if values is None:
+            values = await binding.read(request)
+        if self.inherit is not None and caller is not None and caller.task_id is not None:
+            values = await self.inherit(services)(values, caller.task_id)
+        arguments = binding.validate(values)
+        if binding.caller_parameter:
+            arguments[binding.caller_parameter] = caller
+        if binding.request_parameter:
+            arguments[binding.request_parameter] = request
+        answer = self.use_case(services)(**arguments, **self.fixed)
+        if inspect.isawaitable(answer):
+            return await answer
+        return answer
+
+    async def respond(self, request: Request, services: Service) -> Response:
+        """Perform the operation and return the response."""
+        answer = await self.perform(request, services)
+        if isinstance(answer, Response):
+            return answer
+        if isinstance(answer, Bytes):
+            return Response(answer.data, self.status, answer.headers, answer.media_type)
+        if self.response is not None:
+            media_type = next(iter(self.response["content"]))
+            return Response(answer, self.status, media_type=media_type)
+        content = self.bind(services).answer.dump_json(answer)
+        return Response(content, self.status, media_type=JSON)
