@@ -197,7 +197,7 @@ NOT_OURS = {
     "kapelle.domain.lock": (r"^\*\*\* ",),  # a patch
     "kapelle.domain.schedule": ("Bad ",),  # cronsim's
     "kapelle.engine.merge": ("^diff --git ", "^(new file"),  # git's
-    "kapelle.engine.launch": ("Bad substitution",),  # of shells
+    "kapelle.engine.processes.launch": ("Bad substitution",),  # of shells
     "kapelle.engine.runs.patterns": ("async def ",),  # Python
     "kapelle.engine.tasks.verify": (r"^(?:\S*(?:error",),  # what checks print
     "kapelle.patterns.team": ("npx playwright test",),  # a command
