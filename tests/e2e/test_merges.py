@@ -150,7 +150,7 @@ def test_a_merge_that_takes_long_is_waited_for_and_can_be_given_up(
     _await(gate)
     going = kapelle.post(f"{path}?timeout_s=0")
     assert going["phase"].startswith("1 of 1: test ! -f meanwhile.txt")
-    with pytest.raises(ApiError, match="otherwise"):
+    with pytest.raises(ApiError, match="with other options"):
         kapelle.post(path, {"style": "squash"})
     kapelle.call("DELETE", path)
     nothing_is_left(kapelle, repository)

@@ -568,7 +568,9 @@ class MergeVerification:
         where = {"base": candidate.base, "commit": candidate.new}
         kind = f"{noun}.merge_refused"
         await self.parts.db.write(events.append, kind, work.id, **where, **facts)
-        again = f"`kapelle resume {work.id} --merge` has its agent mend that; " * (noun == "task")
+        again = ""
+        if noun == "task":
+            again = f"`kapelle resume {work.id} --merge` has its agent fix that; "
         return ChecksFailed(
             f"{work.id} was not merged: `{result.name}` fails on what {candidate.base} would be, "
             f"commit {candidate.new}. {candidate.base} was not changed.\n{excerpt}",
