@@ -29,8 +29,8 @@ from kapelle.agents.events import (
     mapping_of,
     plan,
 )
-from kapelle.agents.failures import known_type
-from kapelle.agents.resets import reset_stated
+from kapelle.agents.failures import choose_type
+from kapelle.agents.resets import parse_reset_time
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
@@ -408,7 +408,7 @@ def _assistant(event: JsonObject) -> list[AgentEvent]:
 
 def _api_error(event: JsonObject, said: str, kind: EventKind) -> AgentEvent:
     # What Claude Code itself calls an error says more than what the provider does.
-    own_type = known_type(*map(event.text, ("api_error", "error", "api_error_type")))
+    own_type = choose_type(*map(event.text, ("api_error", "error", "api_error_type")))
     retry_at = _reset(event.mapping("api_error_params", "rate_limit_info"))
     name = FailureClass.BILLING if not retry_at and _NO_MONEY.search(said) else ""
     status = event.count("api_error_status")
@@ -417,7 +417,7 @@ def _api_error(event: JsonObject, said: str, kind: EventKind) -> AgentEvent:
 
 
 def _reset(info: JsonObject) -> str | None:
-    at = reset_stated(info.get("resetsAt"))
+    at = parse_reset_time(info.get("resetsAt"))
     return at.isoformat() if at else None
 
 

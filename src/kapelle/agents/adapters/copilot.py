@@ -6,8 +6,8 @@ import re
 
 from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
-from kapelle.agents.failures import known_type
-from kapelle.agents.resets import retry_at
+from kapelle.agents.failures import choose_type
+from kapelle.agents.resets import read_retry_headers
 from kapelle.domain.failures import FailureClass
 
 _INSTRUCTIONS = "kapelle.instructions.md"  # copilot looks for *.instructions.md
@@ -123,7 +123,7 @@ class CopilotAgent(AgentAdapter):
                 # The category of its own schema leaves no doubt, where it is one.
                 text = data.text("message")
                 status = data.count("statusCode")
-                kind = known_type(data.text("errorType"), data.text("errorCode"))
+                kind = choose_type(data.text("errorType"), data.text("errorCode"))
                 unknown = status == 404 and text.startswith("Model ")
                 if unknown:
                     name = FailureClass.CAPABILITY
@@ -160,7 +160,7 @@ def _refused(line: str) -> list[AgentEvent]:
     status = facts.count("http_status")
     wait_ms = facts.count("retry_after_ms")
     if wait_ms:
-        at = retry_at({"retry-after-ms": str(wait_ms)}, status)
+        at = read_retry_headers({"retry-after-ms": str(wait_ms)}, status)
     else:
         at = None
     if status:

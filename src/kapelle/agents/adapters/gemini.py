@@ -20,7 +20,7 @@ from kapelle.agents.base import (
     Summary,
 )
 from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
-from kapelle.agents.failures import classify, known_type
+from kapelle.agents.failures import choose_type, classify
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
@@ -253,7 +253,7 @@ def _error(kind: str, message: str) -> AgentEvent:
     answer = json_object(found[1] if found else "").mapping("error")
     text = answer.text("message") or message
     status = answer.count("code")
-    return error(text, status=status, type=known_type(kind, answer.text("status") or kind))
+    return error(text, status=status, type=choose_type(kind, answer.text("status") or kind))
 
 
 def _usage(stats: JsonObject) -> list[AgentEvent]:

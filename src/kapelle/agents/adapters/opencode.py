@@ -18,8 +18,8 @@ from kapelle.agents.base import (
     Summary,
 )
 from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
-from kapelle.agents.failures import failure_of, known_type, place_behind
-from kapelle.agents.resets import retry_at
+from kapelle.agents.failures import choose_type, classify_event, find_end
+from kapelle.agents.resets import read_retry_headers
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
@@ -131,7 +131,7 @@ class OpencodeAgent(AgentAdapter):
         if not cause:
             return []
         notice = AgentEvent("notice", cause)
-        if failure_of(notice) is not None:
+        if classify_event(notice) is not None:
             return [notice]
         is_limit = _OF_LIMIT.search(cause) is not None
         if is_limit:
@@ -174,7 +174,7 @@ def _by_log(verdict: AgentVerdict, summary: Summary, tail: str) -> AgentVerdict:
 
 def _cause(line: str, marks: tuple[str, ...]) -> str:
     """What stands in quotes behind marks that a line of the log has in this order, or nothing."""
-    place = place_behind(marks, line)
+    place = find_end(marks, line)
     if place >= 0:
         said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0")
     else:
@@ -299,6 +299,6 @@ def _error(value: JsonObject) -> AgentEvent:
         now = datetime.fromtimestamp(written, UTC)
     else:
         now = None
-    at = retry_at({key: headers.text(key) for key in headers}, status, now)
-    kind = known_type(name, body.text("code") or body.text("type"))
+    at = read_retry_headers({key: headers.text(key) for key in headers}, status, now)
+    kind = choose_type(name, body.text("code") or body.text("type"))
     return error(message or "unknown error", status=status, type=kind, retry_at=at)
