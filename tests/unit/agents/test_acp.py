@@ -98,7 +98,7 @@ def test_a_provider_is_named_where_the_agent_takes_it(tmp_path: Path) -> None:
     settings = program(tmp_path, "claude-agent-acp").model_copy(update={"base_url": "http://x"})
     assert ordered(tmp_path, settings).env["ANTHROPIC_BASE_URL"] == "http://x"
     settings = program(tmp_path, "codex-acp").model_copy(update={"base_url": "http://x"})
-    with pytest.raises(AgentMisconfigured, match="takes no address"):
+    with pytest.raises(AgentMisconfigured, match="cannot set the base URL"):
         ordered(tmp_path, settings)
 
 

@@ -363,7 +363,7 @@ class TestWork:
         lines = [INIT, NO_HELP, result("/help isn't available in this environment.")]
         verdict = agent().judge(read(*lines), OK, "")
         assert not verdict.success
-        assert "command of its own" in (verdict.reason or "")
+        assert "slash commands" in (verdict.reason or "")
 
     def test_what_goes_wrong_on_the_way(self) -> None:
         absent, denied, retry, limit = notices(INIT, DENIED, RETRY, LIMIT_EVENT)
