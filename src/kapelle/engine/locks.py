@@ -94,7 +94,7 @@ class LockManager:
 
     async def load(self) -> None:
         """Reload the locks that were held before the restart."""
-        for row in await self._db.read(locks.all_held):
+        for row in await self._db.read(locks.list_all):
             values = {name: row[name] for name in row if name != "path"}
             until = self._clock() + row["ttl_s"]
             self._held.append(PathClaim(paths=(row["path"],), until=until, **values))
@@ -208,7 +208,7 @@ class LockManager:
         owners = {claim.owner for claim in (*self._held, *self._queue)} - {PERSON}
         # An idle daemon asks nothing of the database.
         if owners:
-            dead = await self._db.read(locks.ended, sorted(owners))
+            dead = await self._db.read(locks.find_ended_owners, sorted(owners))
         else:
             dead = set[str]()
         now = self._clock()

@@ -136,7 +136,7 @@ class Parts:
 
     async def without_secrets(self, task_id: str, attempt_id: str, value: Any) -> Any:
         """Return a value from an agent without the secrets that the agent could see."""
-        secrets = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
+        secrets = self.secrets_of(await self.db.glance(tasks.load_row, task_id), [attempt_id])
         return json.loads(redact(json.dumps(value).encode(), secrets))
 
     def secrets_of(self, work: Row, attempt_ids: Iterable[str] = ()) -> tuple[bytes, ...]:
@@ -227,7 +227,7 @@ class Parts:
 
     async def processes(self, owner: str) -> dict[str, Process]:
         """Return the processes beside the agent of an attempt or run, by name."""
-        rows = await self.db.read(processes.of_owner, owner)
+        rows = await self.db.read(processes.load_by_name, owner)
         return {name: self.process(row) for name, row in rows.items()}
 
     async def end_process(self, process: Process, reason: str) -> None:

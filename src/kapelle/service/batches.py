@@ -66,7 +66,7 @@ async def with_list(
     if spec.get("items"):
         raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
     if key:
-        known = await db.glance(runs.by_idempotency_key, key)
+        known = await db.glance(runs.find_by_key, key)
     else:
         known = None
     if known is not None and known["spec"].get("saved") == name:
@@ -100,10 +100,10 @@ def _note(connection: Connection, name: str) -> Note:
 
 def _all(connection: Connection) -> list[BatchView]:
     wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
-    found, _ = notes.page(connection, wanted, None)
+    found, _ = notes.list_page(connection, wanted, None)
     keys = [note.key for note in found]
     if keys:
-        return [_view(note) for note in notes.some(connection, _GLOBAL, keys)]
+        return [_view(note) for note in notes.list_changed(connection, _GLOBAL, keys)]
     return []
 
 

@@ -36,8 +36,8 @@ from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask
 from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks, templates
-from kapelle.store.database import Connection, about
-from kapelle.store.query import unused_id
+from kapelle.store.database import Connection, notify_watches
+from kapelle.store.query import make_unused_id
 from kapelle.workspaces.repository import repository_of
 
 _log = logging.getLogger("kapelle.knowledge")
@@ -81,7 +81,7 @@ class KnowledgeService:
         """
         project = spec.project or (spec.directory and self.project(spec.directory))
         if caller.task_id:
-            attempt = await self._parts.db.glance(attempts.latest, caller.task_id)
+            attempt = await self._parts.db.glance(attempts.find_latest, caller.task_id)
         else:
             attempt = None
         if attempt is None and spec.scope == "project" and not project:
@@ -114,12 +114,12 @@ class KnowledgeService:
         """What earlier work has taught, newest first, or with a query the best matches first."""
         project: str | None
         if caller.task_id is not None:
-            project = project_of(await self._parts.db.glance(tasks.row, caller.task_id))
+            project = project_of(await self._parts.db.glance(tasks.load_row, caller.task_id))
             wanted = wanted.model_copy(update={"status": "kept"})
         else:
             project = wanted.project or (wanted.directory and self.project(wanted.directory))
         if wanted.query is None:
-            found, cursor = await self._parts.db.read(learnings.page, wanted, project)
+            found, cursor = await self._parts.db.read(learnings.list_page, wanted, project)
         else:
             terms = search_terms(wanted.query)
             more = (wanted.limit, wanted.tag)
@@ -201,7 +201,7 @@ class KnowledgeService:
             before = now - timedelta(days=days)
         else:
             before = datetime.fromtimestamp(0, UTC)
-        while due := await parts.db.read(learnings.due, before, _AT_A_TIME):
+        while due := await parts.db.read(learnings.list_due, before, _AT_A_TIME):
             for learning in due:
                 near = await parts.db.read(_neighbours, learning)
                 verdict = await self._judged(learning, near)
@@ -303,15 +303,15 @@ def by_answer(answer: str, near: Sequence[Learning]) -> LearningVerdict | None:
 
 def _add(connection: Connection, made: Learning) -> Learning:
     if made.task_id is not None:
-        if learnings.reported_by(connection, made.task_id) >= MOST_REPORTED:
+        if learnings.count_reported(connection, made.task_id) >= MOST_REPORTED:
             raise Conflict(
                 f"This task has reported {counted(MOST_REPORTED, 'learning')}, and that is all.",
                 hint="Go on without.",
             )
-        project = project_of(tasks.row(connection, made.task_id))
+        project = project_of(tasks.load_row(connection, made.task_id))
         made = made.model_copy(update={"project": project})
-        about(connection, [_CHANGED])
-    made = made.model_copy(update={"id": unused_id(connection, "learning")})
+        notify_watches(connection, [_CHANGED])
+    made = made.model_copy(update={"id": make_unused_id(connection, "learning")})
     learnings.insert(connection, made, None if made.task_id else made.created_at)
     named = {"learning_id": made.id, "title": made.title}
     events.append(connection, f"learning.{made.status}", made.task_id, **named)
@@ -366,7 +366,7 @@ class TemplateService:
     async def all(self) -> list[Template]:
         """Your templates: guidelines that a task or run takes by the name of one, and for each
         model how the tasks that used it ended, and what they took."""
-        return await self._parts.db.read(templates.some)
+        return await self._parts.db.read(templates.list_templates)
 
     async def get(self, template: str) -> Template:
         """One template, with what came of the tasks that used it."""
@@ -385,7 +385,7 @@ class TemplateService:
         settings = self._parts.settings(spec.directory and require_directory(spec.directory))
         if spec.agent is not None:
             require_abilities(spec.agent, settings, model=spec.model)
-        return await self._parts.db.write(templates.put, spec, before)
+        return await self._parts.db.write(templates.store, spec, before)
 
     async def delete(self, template: str) -> Template:
         """Delete a template; tasks keep what it told them."""

@@ -51,7 +51,7 @@ class ReportService:
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         wanted = of_repository(wanted)
         where = (wanted.project, wanted.repository)
-        found = await self._db.read(query.touched, since, until, *where)
+        found = await self._db.read(query.list_touched, since, until, *where)
         entries = []
         for work_id in sorted(found[:_MOST], key=body):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))
@@ -59,8 +59,8 @@ class ReportService:
         same = wanted.model_dump(include={"project", "repository"})
         spent = await self.used(UsageFilter(by="day", **same, **times))
         left_out = len(found) - len(entries)
-        learned = await self._db.read(learnings.kept_of_agents, since, until, wanted.project)
-        needing = await self._db.read(needs.find, wanted.project)
+        learned = await self._db.read(learnings.list_kept_of_agents, since, until, wanted.project)
+        needing = await self._db.read(needs.list_needs, wanted.project)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
             learnings=learned, needs_total=len(needing), markdown="",
@@ -80,7 +80,7 @@ class ReportService:
             until = parse_moment(wanted.until, "until", ends=True)
         else:
             until = None
-        found = await self._db.read(usage.grouped, wanted, since, until)
+        found = await self._db.read(usage.sum_by_key, wanted, since, until)
         rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted))
         return UsageReport(by=wanted.by, across=wanted.across, rows=rows, total=_total(rows))
@@ -99,7 +99,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         cost = sum(known) if known else None
         attempts = len(work.attempts)
     else:
-        found = steps.shown(connection, work.id)
+        found = steps.list_steps(connection, work.id)
         parts = [_part(step.model_dump(mode="json")) for step in found if step.subject]
         checks = [step.result for step in found if step.kind == "check" and step.result]
         made = [CheckResult.model_validate(check) for check in (checks or [[]])[-1]]
@@ -110,7 +110,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         attempts = work.spent.agent_calls
     following = [{"command": one, "does": does} for one, does in next_commands(item)]
     if work.merged_at:
-        into = events.merged_into(connection, work.id)
+        into = events.find_merged_branch(connection, work.id)
     else:
         into = None
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}

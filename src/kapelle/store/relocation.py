@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import Conflict
 from kapelle.domain.text import relocated
 from kapelle.store import events
-from kapelle.store.query import count
+from kapelle.store.query import count_rows
 from kapelle.store.tables import (
     WORK,
     attempts,
@@ -34,7 +34,7 @@ _PATHS = {
 _MOST_COMMITS = 20
 
 
-def base_commits(connection: sa.Connection) -> dict[str, list[str]]:
+def load_base_commits(connection: sa.Connection) -> dict[str, list[str]]:
     """Return the newest base commits of the work in each repository."""
     found: dict[str, list[str]] = {}
     for table, _ in WORK:
@@ -52,10 +52,10 @@ def base_commits(connection: sa.Connection) -> dict[str, list[str]]:
 
 def has_work(connection: sa.Connection, repository: str) -> bool:
     """Return whether any task or run belongs to a repository."""
-    return any(count(connection, table.c.repository == repository) for table, _ in WORK)
+    return any(count_rows(connection, table.c.repository == repository) for table, _ in WORK)
 
 
-def repositories_inside(connection: sa.Connection, path: str) -> list[str]:
+def list_repositories_inside(connection: sa.Connection, path: str) -> list[str]:
     """Return the repositories of stored work that are at a path or below it."""
     paths = set[str]()
     for table, _ in WORK:
@@ -108,7 +108,7 @@ def _is_inside(column: sa.ColumnElement[str], path: str) -> sa.ColumnElement[boo
 def _count_inside(
     connection: sa.Connection, table: sa.Table, columns: tuple[str, ...], path: str
 ) -> int:
-    return count(connection, sa.or_(*(_is_inside(table.c[name], path) for name in columns)))
+    return count_rows(connection, sa.or_(*(_is_inside(table.c[name], path) for name in columns)))
 
 
 def _running(connection: sa.Connection, path: str) -> Iterator[str]:

@@ -530,7 +530,7 @@ locks = _table(
 )
 
 
-def end_of(table: sa.Table) -> sa.ColumnElement[str]:
+def id_ending(table: sa.Table) -> sa.ColumnElement[str]:
     """The end of a row's id, by which people know it."""
     before = len(table.name) + 26 - SHORT  # the kind is the table's name without its s
     # A literal, or the index would not be found by it.
@@ -538,4 +538,4 @@ def end_of(table: sa.Table) -> sa.ColumnElement[str]:
 
 
 for _typed in (tasks, runs, schedules, learnings):
-    sa.Index(f"ix_{_typed.name}_end", end_of(_typed))
+    sa.Index(f"ix_{_typed.name}_end", id_ending(_typed))

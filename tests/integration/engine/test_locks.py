@@ -213,7 +213,9 @@ async def test_the_dead_and_the_late_hold_nothing(agents: Agents) -> None:
     await agents.locks.sweep()
     assert (await late).held
     sweeping.cancel()
-    told = [event for event in await agents.db.read(events.after, 0) if event.kind[:4] == "lock"]
+    told = [
+        event for event in await agents.db.read(events.list_after, 0) if event.kind[:4] == "lock"
+    ]
     assert [event.data["why"] for event in told if event.kind == "lock.released"] == [
         "its attempt ended", "expired", "released",
     ]  # fmt: skip

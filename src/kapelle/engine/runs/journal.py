@@ -117,7 +117,7 @@ class Journal:
     async def _look_again(self) -> None:
         """See how far the run has come, unless a person does not want it to wait any longer."""
         await with_retries(self._control.require)()
-        self._known = await with_retries(self._parts.db.read)(steps.of_run, self._run_id)
+        self._known = await with_retries(self._parts.db.read)(steps.load_by_position, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -247,7 +247,7 @@ class Journal:
     def note(self, connection: Connection, step: StepRequest, data: dict[str, Any]) -> None:
         """Keep what a step that goes on needs to know if it is made again."""
         self._control.require_claim(connection)
-        steps.remember(connection, self._run_id, step.position, data)
+        steps.update_data(connection, self._run_id, step.position, data)
 
     async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
         """The process of a step; that it is begun is stored before anything of it is there."""

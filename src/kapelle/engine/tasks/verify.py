@@ -140,7 +140,7 @@ async def _model_of_session(attempt: ActiveAttempt) -> str | None:
     session_id = attempt.row["started_from"]
     if session_id is None:
         return None
-    return await attempt.parts.db.read(attempts.session_model, session_id)
+    return await attempt.parts.db.read(attempts.load_session_model, session_id)
 
 
 def _failure_class(error: KapelleError) -> FailureClass:
@@ -188,12 +188,12 @@ def _settle_questions(
 
     The questions of successful work end with their defaults.
     """
-    for question in questions.untold(connection, attempt.id):
+    for question in questions.list_unsent(connection, attempt.id):
         if not verdict.success or question.default is None:
             return question.text
         if question.status == "open":
             end(connection, question, "expired", question.default)
-        questions.tell(connection, [question.token])
+        questions.mark_sent(connection, [question.token])
     return None
 
 
@@ -289,7 +289,7 @@ async def _find_unreadable(
     else:
         return None
     position = len(attempt.checks)
-    if position not in await attempt.parts.db.read(attempts.recorded_checks, attempt.id):
+    if position not in await attempt.parts.db.read(attempts.load_checks, attempt.id):
         check = CheckResult(
             name=ANSWER_CHECK, passed=False, output=problem, duration_s=0.0, commit=commit
         )
@@ -318,7 +318,7 @@ async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
     """Run the checks that are not recorded yet; return the names of all failed checks."""
     if not attempt.checks:
         return []
-    results = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
+    results = await attempt.parts.db.read(attempts.load_checks, attempt.id)
     # Built-in checks come first, since commands may add files to the agent's work. The CI comes
     # last, since work that failed here is not pushed.
     later = {CheckKind.COMMAND: 1, CheckKind.CI: 2}

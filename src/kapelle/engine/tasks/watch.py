@@ -175,15 +175,15 @@ async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
     budget_usd: float | None = task["budget_usd"] or defaults.budget_usd
     spent_usd = 0.0
     # Related tasks may use the same budget during the attempt.
-    in_tree = await attempt.parts.db.glance(children.in_tree, attempt.task_id)
+    in_tree = await attempt.parts.db.glance(children.is_in_tree, attempt.task_id)
     # The tightest budget of all parents applies.
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
-        read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
+        read = partial(children.find_tightest_budget, of_root=of_root, but_for=attempt.id)
         if tightest := await attempt.parts.db.read(read, attempt.task_id):
             budget_usd, spent_usd = tightest
     elif budget_usd is not None:
-        rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
+        rows = await attempt.parts.db.read(attempts.list_rows, attempt.task_id)
         spent_usd = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return AttemptLimits(
         max_turns=task["max_turns"] or defaults.max_turns,
@@ -209,7 +209,7 @@ async def usage_before(attempt: ActiveAttempt) -> dict[str, float]:
     session_id = attempt.row["started_from"]
     if session_id is None:
         return {}
-    return await attempt.parts.db.read(attempts.session_usage, session_id)
+    return await attempt.parts.db.read(attempts.load_session_usage, session_id)
 
 
 _log = logging.getLogger("kapelle.watch")
@@ -397,7 +397,7 @@ class AttemptWatch:
             return await self._end(refusal)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
         if silent_s:
-            task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
+            task = await self._attempt.parts.db.glance(tasks.load_row, self._attempt.task_id)
             # A person in a terminal, or with a question, may take any time.
             if task["interactive"] or task["status"] == TaskStatus.WAITING:
                 self._stall.reset()
@@ -529,7 +529,7 @@ class AttemptWatch:
         windows = self._windows
         self._windows = {}
         if windows and (account := self._attempt.row["account"]):
-            await self._attempt.parts.db.write(accounts.told, account, windows)
+            await self._attempt.parts.db.write(accounts.store_windows, account, windows)
 
     async def _end(self, failure: Failure) -> bool:
         """Store why the agent is ended, then end it."""
