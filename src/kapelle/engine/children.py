@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.budget import left_usd
+from kapelle.domain.budget import subtract_usd
 from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import CheckKind, WorkspaceKind
@@ -52,7 +52,7 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
     if found is None:
         left = None
     else:
-        left = left_usd(*found)
+        left = subtract_usd(*found)
     asked = spec.get("budget_usd")
     if left is not None and (not left or (asked and asked > left)):
         raise LimitReached(

@@ -17,7 +17,7 @@ from kapelle.domain.errors import Conflict, ForgeError, KapelleError, Unavailabl
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.text import counted, excerpt
+from kapelle.domain.text import excerpt, format_count
 from kapelle.domain.views import Comment
 from kapelle.engine.background import repeat
 from kapelle.engine.merge import (
@@ -202,10 +202,9 @@ class Deliveries:
         )
         extra = ""
         if ahead:
-            extra = (
-                f"It also holds {counted(ahead, 'commit')} of {base} that {base} at {forge.host}"
-            )
-            extra += f" does not have: `git push {remote.name} {base}`."
+            commits = format_count(ahead, "commit")
+            extra = f"It also holds {commits} of {base} that {base} at {forge.host} does not have: "
+            extra += f"`git push {remote.name} {base}`."
         redact_text = await make_redactor(self._parts, work)
         text = redact_text(
             describe_work(work, await self._parts.db.read(_checks, work), redact_text, extra)
@@ -352,7 +351,7 @@ async def with_comments(
         quotes.append(f"{who}:\n{_quote(comment.text)}")
     text = _COMMENTS.format(forge=forge.host, comments="\n\n".join(quotes))
     if omitted:
-        text += f"\n\n{counted(len(omitted), 'more comment')} will follow next time."
+        text += f"\n\n{format_count(len(omitted), 'more comment')} will follow next time."
     return f"{message or _COMMENTED}\n\n{text}", [
         comment.id for comment in comments if comment.id not in omitted
     ]
@@ -479,7 +478,7 @@ def describe_work(
         price = f"${sum(priced):.4g}"
     else:
         price = "an unknown amount"
-    parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
+    parts.append(f"### Cost\n{price}, {format_count(calls, 'attempt')} of agents")
     parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
     return "\n\n".join(parts)
 

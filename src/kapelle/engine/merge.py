@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, NotFound
-from kapelle.domain.ids import is_id, kind_of, new_id
+from kapelle.domain.ids import is_id, new_id, read_kind
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
@@ -548,7 +548,7 @@ class MergeVerification:
         directory = Path(work.directory)
         settings = parts.work_settings(work.directory)
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
-        env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
+        env = {**parts.secrets.env(work.id), f"KAPELLE_{read_kind(work.id).upper()}_ID": work.id}
         place = ProcessLocation(
             parts, settings, owner, working_directory(aside, directory), env, origin
         )
@@ -562,7 +562,7 @@ class MergeVerification:
     async def _refusal(self, candidate: MergeCandidate, result: CheckResult) -> ChecksFailed:
         """Record a refused merge, and return the error with the evidence."""
         work = self.work
-        noun = kind_of(self.work.id)
+        noun = read_kind(self.work.id)
         excerpt = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
         facts = {"name": result.name, "exit_code": result.exit_code, "output": excerpt}
         where = {"base": candidate.base, "commit": candidate.new}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput, Tampered
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
 from kapelle.engine.locks import LockManager
@@ -161,7 +161,7 @@ class Parts:
     ) -> tuple[bytes, ...]:
         """Return all spellings of the secrets that these attempts could see."""
         own = [self.secret, *self.vault.all()]
-        own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
+        own += [make_attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
         return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:

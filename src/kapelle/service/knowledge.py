@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.agents import registry
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, format_problems
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import (
     MOST_REPORTED,
@@ -22,12 +22,12 @@ from kapelle.domain.learning import (
     LearningFilter,
     LearningScope,
     LearningSpec,
-    as_markdown,
-    from_markdown,
+    format_markdown,
+    parse_markdown,
 )
 from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.domain.template import Template, TemplateSpec
-from kapelle.domain.text import counted, search_terms
+from kapelle.domain.text import format_count, split_search_terms
 from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.prompt import fence, format_learning
@@ -121,7 +121,7 @@ class KnowledgeService:
         if wanted.query is None:
             found, cursor = await self._parts.db.read(learnings.list_page, wanted, project)
         else:
-            terms = search_terms(wanted.query)
+            terms = split_search_terms(wanted.query)
             more = (wanted.limit, wanted.tag)
             found = await self._parts.db.read(learnings.search, terms, project, *more)
             cursor = None  # the best are all
@@ -161,7 +161,7 @@ class KnowledgeService:
             query = query.model_copy(update={"cursor": page.next_cursor})
             page = await self.page(query, OWNER)
             kept += page.learnings
-        return await asyncio.to_thread(as_markdown, reversed(kept))
+        return await asyncio.to_thread(format_markdown, reversed(kept))
 
     async def import_(self, body: ImportBody) -> ImportView:
         """Keep what such a page tells; those with an id that is known are changed."""
@@ -172,7 +172,7 @@ class KnowledgeService:
             "project": directory and self.project(directory), "created_at": now, "changed_at": now,
         }  # fmt: skip
         try:
-            told = await asyncio.to_thread(from_markdown, body.markdown)
+            told = await asyncio.to_thread(parse_markdown, body.markdown)
             made = [_told({"id": new_id("learning"), **common, **one}) for one in told]
         except ValueError as error:
             raise InvalidInput(f"This is no page of learnings: {error}.") from None
@@ -235,7 +235,7 @@ def _told(fields: dict[str, Any]) -> Learning:
         made = Learning(**fields)
         LearningSpec(**made.model_dump(include={"title", "content", "tags", "scope"}))
     except ValidationError as error:
-        raise ValueError(f"below `## {fields['title'][:80]}`, {sentence(error)}") from None
+        raise ValueError(f"below `## {fields['title'][:80]}`, {format_problems(error)}") from None
     return made
 
 
@@ -258,7 +258,9 @@ def by_rule(learning: Learning, near: Sequence[Learning]) -> LearningVerdict:
 
 
 def _words(learning: Learning) -> set[str]:
-    return {word for term in search_terms(f"{learning.title} {learning.content}") for word in term}
+    return {
+        word for term in split_search_terms(f"{learning.title} {learning.content}") for word in term
+    }
 
 
 _QUESTION = """\
@@ -304,8 +306,9 @@ def by_answer(answer: str, near: Sequence[Learning]) -> LearningVerdict | None:
 def _add(connection: Connection, made: Learning) -> Learning:
     if made.task_id is not None:
         if learnings.count_reported(connection, made.task_id) >= MOST_REPORTED:
+            most = format_count(MOST_REPORTED, "learning")
             raise Conflict(
-                f"This task has reported {counted(MOST_REPORTED, 'learning')}, and that is all.",
+                f"This task has reported {most}, and that is all.",
                 hint="Go on without.",
             )
         project = project_of(tasks.load_row(connection, made.task_id))

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.specs import Directory, Spec
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.domain.views import MovedRepository, RelocationView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
@@ -114,7 +114,7 @@ class RelocationService:
         if os.path.realpath(old) != new:
             staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
         if staying or (others and old not in inside):
-            names = counted_files(staying or others)
+            names = format_files(staying or others)
             raise Conflict(
                 f"{old} is a directory above other repositories: {names}.",
                 hint="Name the old place of one repository.",

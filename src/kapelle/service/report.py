@@ -6,8 +6,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.ids import body
-from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands, parse_moment
+from kapelle.domain.ids import strip_kind
+from kapelle.domain.report import (
+    find_group,
+    format_report,
+    has_no_changes,
+    next_commands,
+    parse_moment,
+)
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -53,7 +59,7 @@ class ReportService:
         where = (wanted.project, wanted.repository)
         found = await self._db.read(query.list_touched, since, until, *where)
         entries = []
-        for work_id in sorted(found[:_MOST], key=body):
+        for work_id in sorted(found[:_MOST], key=strip_kind):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))
         times = {"since": since.isoformat(), "until": until.isoformat()}
         same = wanted.model_dump(include={"project", "repository"})
@@ -65,7 +71,7 @@ class ReportService:
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
             learnings=learned, needs_total=len(needing), markdown="",
         )  # fmt: skip
-        text = markdown(report.model_dump(mode="json"))
+        text = format_report(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})
 
     async def used(self, wanted: UsageFilter) -> UsageReport:
@@ -116,9 +122,9 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}
     return ReportEntry.model_validate(
         {
-            **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
+            **same, "asked": asked, "pattern": pattern, "group": find_group(item), "parts": parts,
             "base": into or work.workspace.base, "branch": work.workspace.branch,
-            "changed": not changed_nothing(item) if work.status == "completed" else None,
+            "changed": not has_no_changes(item) if work.status == "completed" else None,
             "merged": work.merged_at is not None, "evidence": made, "scores": scores,
             "cost_usd": cost, "attempts": attempts, "next": following,
         }

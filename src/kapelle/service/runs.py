@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, invalid_spec
-from kapelle.domain.run import Run, RunFilter, Step, rests
+from kapelle.domain.run import Run, RunFilter, Step, is_at_rest
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
     Name,
@@ -23,7 +23,7 @@ from kapelle.domain.specs import (
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.text import did_you_mean
+from kapelle.domain.text import suggest_name
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, stop_cause
 from kapelle.engine.delivery import with_comments
@@ -147,7 +147,7 @@ class RunService:
             if pattern.name == name:
                 return pattern
         names = [pattern.name for pattern in known]
-        hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
+        hint = suggest_name(name, names) or f"There are {', '.join(names)}."
         raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
     async def get(self, run_id: str) -> Run:
@@ -308,7 +308,7 @@ class RunService:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        return rests(self._shown(connection, [runs.get(connection, run_id)])[0])
+        return is_at_rest(self._shown(connection, [runs.get(connection, run_id)])[0])
 
     def _shown(self, connection: Connection, found: list[Run]) -> list[Run]:
         """Runs with what they are at."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.learning import ProjectPath
 from kapelle.domain.specs import RepositoryPath
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
@@ -73,7 +73,7 @@ class SearchService:
         """What prompts, results, outputs and commits of ended tasks and runs, what people said to
         them, learnings and notes have all these words, "several" together; each hit in its context,
         with where it stands. With a repository, only work is searched."""
-        terms = search_terms(query)
+        terms = split_search_terms(query)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
         owners = None
@@ -365,9 +365,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _has(text: str, terms: Sequence[Sequence[str]]) -> bool:
     """Whether a text has each term, the words of one behind each other."""
-    words = (
-        f" {' '.join(word for term in search_terms(text.replace(chr(34), ' ')) for word in term)} "
-    )
+    found = split_search_terms(text.replace('"', " "))
+    words = f" {' '.join(word for term in found for word in term)} "
     return all(f" {' '.join(term)} " in words for term in terms)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from kapelle.domain.errors import Conflict, Forbidden
-from kapelle.domain.run import rests
+from kapelle.domain.run import is_at_rest
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import StopCause, Stopper, TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
@@ -342,7 +342,9 @@ def _ended(connection: Connection, task_id: str) -> Task:
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.load_row(connection, task_id)
     # Most are not near their end: the whole task is looked at when it is.
-    return is_resting(task["status"], task["waiting_for"]) and rests(tasks.get(connection, task_id))
+    return is_resting(task["status"], task["waiting_for"]) and is_at_rest(
+        tasks.get(connection, task_id)
+    )
 
 
 def _row(connection: Connection, task_id: str) -> Any:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
-from kapelle.domain.ids import body, is_id
+from kapelle.domain.ids import is_id, strip_kind
 from kapelle.domain.report import parse_moment
-from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, rests
+from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, is_at_rest
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
@@ -140,7 +140,7 @@ class WorkService:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {t: work for t, work in done.items() if rests(work)}
+        resting = {t: work for t, work in done.items() if is_at_rest(work)}
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
@@ -183,13 +183,13 @@ class WorkService:
                 run_page, cursor = await self._runs.listed(run_filter, None, own)
                 found += run_page
                 total += await self._db.read(runs.count_matches, run_filter, own)
-            ends += [body(cursor)] if cursor else []
+            ends += [strip_kind(cursor)] if cursor else []
         # Where one list goes on, the other one is not shown beyond that place.
         least = max(ends, default="")
-        found.sort(key=lambda item: body(item.id), reverse=True)
-        shown = [item for item in found if body(item.id) >= least][: wanted.limit]
+        found.sort(key=lambda item: strip_kind(item.id), reverse=True)
+        shown = [item for item in found if strip_kind(item.id) >= least][: wanted.limit]
         more = bool(ends) or len(shown) < len(found)
-        cursor = body(shown[-1].id) if more else None
+        cursor = strip_kind(shown[-1].id) if more else None
         return WorkPage(work=shown, total=total, next_cursor=cursor, last_event=last)
 
     async def diff(

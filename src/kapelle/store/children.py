@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from kapelle.domain.budget import left_usd
+from kapelle.domain.budget import subtract_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store.query import Row, Statement, rows_of_work, select_in_parts
@@ -101,7 +101,7 @@ def find_tightest_budget(
             own = row["spec"].get("budget_usd")
         if budget := own or (of_root if row is rows[-1] else None):
             found.append((budget, sum_cost(connection, row["id"], but_for)))
-    return min(found, key=lambda one: left_usd(*one), default=None)
+    return min(found, key=lambda one: subtract_usd(*one), default=None)
 
 
 def list_orphans(connection: sa.Connection) -> list[str]:

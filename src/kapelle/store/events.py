@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from kapelle.domain.ids import kind_of
+from kapelle.domain.ids import read_kind
 from kapelle.domain.task import Event, Record
 from kapelle.store.database import notify_watches
 from kapelle.store.query import Statement
@@ -29,7 +29,7 @@ def append(
     **data: Any,
 ) -> None:
     """Record what happened to a task or a run, and wake whoever watches for it or this kind."""
-    is_run = work_id is not None and kind_of(work_id) == "run"
+    is_run = work_id is not None and read_kind(work_id) == "run"
     task_id, run_id = (None, work_id) if is_run else (work_id, None)
     subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
     values = {**subject, "at": datetime.now(UTC), "data": data}
@@ -76,7 +76,7 @@ def find_last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]
 
 def find_merged_branch(connection: sa.Connection, work_id: str) -> str | None:
     """The branch that a task or a run was last merged into, if the history still tells."""
-    kind = kind_of(work_id)
+    kind = read_kind(work_id)
     query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged")
     query = query.where((events.c.task_id if kind == "task" else events.c.run_id) == work_id)
     data = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).scalar()

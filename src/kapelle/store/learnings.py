@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.domain.text import writable
+from kapelle.domain.text import make_storable
 from kapelle.store.query import Row, Rows, count_rows
 from kapelle.store.tables import INDEX, learnings
 
@@ -195,7 +195,7 @@ def _expression(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> st
 
 def _index(connection: sa.Connection, values: Any) -> None:
     told = {**values, "tags": " ".join(values["tags"])}
-    texts = {name: writable(told[name]) for name in ("title", "content", "tags")}
+    texts = {name: make_storable(told[name]) for name in ("title", "content", "tags")}
     _in_index(connection, _ADD, values["id"], **texts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.needs import NeedKind, cause_of, need_of
+from kapelle.domain.needs import NeedKind, find_cause, find_need
 from kapelle.domain.states import TaskStatus
 from kapelle.store import runs as run_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
@@ -132,7 +132,7 @@ def list_needs(
             failure = None
         need = FoundNeed(
             kind=kind,
-            cause=cause_of(kind, failure, row.get("agent")),
+            cause=find_cause(kind, failure, row.get("agent")),
             failure=failure,
             agent=row.get("agent"),
             at=_moment(kind, row, asked),
@@ -185,7 +185,9 @@ def _kind(row: Row, now: datetime, has_question: bool) -> NeedKind | None:
     delivery = None
     if row["delivery_status"] is not None:
         delivery = {name: row[f"delivery_{name}"] for name in _DELIVERY}
-    return need_of(row, now, verified=row["verified"], delivery=delivery, has_question=has_question)
+    return find_need(
+        row, now, verified=row["verified"], delivery=delivery, has_question=has_question
+    )
 
 
 def _moment(kind: NeedKind, row: Row, asked: dict[str, datetime]) -> datetime:

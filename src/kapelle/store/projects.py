@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import Conflict, NotFound
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.domain.views import Project
 from kapelle.store import events
 from kapelle.store.query import count_rows, has_row
@@ -138,7 +138,7 @@ def delete(connection: sa.Connection, name: str) -> Project:
     belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
     belongs += [(notes, scope & notes.c.value.is_not(None))]
     counts = [(count_rows(connection, of_it), table.name) for table, of_it in belongs]
-    if held := [counted(number, kind.removesuffix("s")) for number, kind in counts if number]:
+    if held := [format_count(number, kind.removesuffix("s")) for number, kind in counts if number]:
         raise Conflict(
             f"{name!r} is not empty: it has {', '.join(held)}.",
             hint=f"`kapelle project archive {name}` puts it away with its work.",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import SHORT, IdKind, as_part, body, is_id, new_id
+from kapelle.domain.ids import SHORT, IdKind, is_id, new_id, parse_id_part, strip_kind
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace, WorkspaceView
 from kapelle.store.repository import match_project, resolve_path
@@ -265,7 +265,7 @@ def resolve_id(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
     if found := _one_like(connection, text, *kinds):
         return found
     hint = _hint(kinds[0])
-    if 0 < len(as_part(kinds[0], text) or "") < _SHORTEST:
+    if 0 < len(parse_id_part(kinds[0], text) or "") < _SHORTEST:
         hint = f"Type at least {_SHORTEST} letters of the id."
     for other, command in _SHOWN_BY.items():
         if other not in kinds and _one_like(connection, text, other):
@@ -275,7 +275,7 @@ def resolve_id(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
 
 def _one_like(connection: sa.Connection, text: str, *kinds: IdKind) -> str | None:
     """The one id of these kinds that ends, or else begins, with what a person typed."""
-    parts = [(kind, as_part(kind, text) or "") for kind in kinds]
+    parts = [(kind, parse_id_part(kind, text) or "") for kind in kinds]
     typed = [one for one in parts if len(one[1]) >= _SHORTEST]
     for ending in (True, False):
         queries = [_like(*one, ending) for one in typed]
@@ -414,4 +414,6 @@ def list_touched(
         if repository is not None:
             query = query.where(columns.repository == resolve_path(connection, repository))
         found += [(bool(urgent), id_) for urgent, id_ in connection.execute(query)]
-    return [id_ for _, id_ in sorted(found, key=lambda one: (one[0], body(one[1])), reverse=True)]
+    return [
+        id_ for _, id_ in sorted(found, key=lambda one: (one[0], strip_kind(one[1])), reverse=True)
+    ]

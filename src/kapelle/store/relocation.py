@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.text import relocated
+from kapelle.domain.text import relocate_path
 from kapelle.store import events
 from kapelle.store.query import count_rows
 from kapelle.store.tables import (
@@ -149,7 +149,7 @@ def _relocated_spec(value: Any, old: str, new: str) -> Any:
     changed = {key: _relocated_spec(item, old, new) for key, item in value.items()}
     directory = changed.get("directory")
     if isinstance(directory, str):
-        changed["directory"] = relocated(directory, old, new)
+        changed["directory"] = relocate_path(directory, old, new)
     return changed
 
 
@@ -161,7 +161,7 @@ def _relocate_projects(connection: sa.Connection, old: str, new: str) -> int:
     for name, directories in rows:
         kept = set()
         for path in directories:
-            target = relocated(path, old, new)
+            target = relocate_path(path, old, new)
             if target == path or target not in taken:
                 kept.add(target)
         if kept != set(directories):
@@ -174,7 +174,7 @@ def _relocate_projects(connection: sa.Connection, old: str, new: str) -> int:
 def _relocate_locks(connection: sa.Connection, old: str, new: str) -> int:
     rows = connection.execute(sa.select(locks).where(_is_inside(locks.c.checkout, old))).all()
     for row in rows:
-        target = relocated(row.checkout, old, new)
+        target = relocate_path(row.checkout, old, new)
         key = (locks.c.path == row.path, locks.c.owner == row.owner)
         # The same lock in the new place would have the same key.
         connection.execute(locks.delete().where(locks.c.checkout == target, *key))

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import repository_names
+from kapelle.domain.text import shorten_paths
 from kapelle.store.tables import WORK
 
 _MOST_NAMED = 10
@@ -15,7 +15,7 @@ def name_repositories(connection: sa.Connection) -> dict[str, str]:
     for table, _ in WORK:
         query = sa.select(table.c.repository).distinct().where(table.c.repository.is_not(None))
         paths |= set(connection.execute(query).scalars())
-    return repository_names(paths)
+    return shorten_paths(paths)
 
 
 def resolve_path(connection: sa.Connection, text: str) -> str:

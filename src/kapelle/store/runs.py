@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kapelle.domain.budget import Spent, calls_spent
-from kapelle.domain.needs import need_of
+from kapelle.domain.budget import Spent, format_call_limit
+from kapelle.domain.needs import find_need
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import CheckResult
@@ -256,7 +256,7 @@ def find_call_limit(connection: sa.Connection, run_id: str | None, *, one_more: 
         run = load_row(connection, around)
         limit = run["spec"].get("max_agent_calls")
         if limit is not None and limit < count_calls(connection, around, begun=one_more) + one_more:
-            return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
+            return format_call_limit("It" if around == run_id else f"{around}, around it,", limit)
         around = run["parent_id"]
     return None
 
@@ -404,7 +404,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
             is_verified = run_id in verified
         else:
             is_verified = None
-        need = need_of(
+        need = find_need(
             row,
             now,
             verified=is_verified,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.needs import need_of
+from kapelle.domain.needs import find_need
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import (
     FINAL,
@@ -325,7 +325,7 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
             verified = None
         delivery = delivered.get(row["id"])
         open_questions = [question for question in asked if question.task_id == row["id"]]
-        need = need_of(
+        need = find_need(
             row,
             now,
             verified=verified,

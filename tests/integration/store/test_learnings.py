@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.store import learnings
 from kapelle.store.database import Connection, Database
 from kapelle.store.tables import INDEX
@@ -33,7 +33,7 @@ async def store(db: Database, *made: Learning) -> None:
 
 
 async def found(db: Database, query: str, project: str | None = "one") -> list[str]:
-    hits = await db.read(learnings.search, search_terms(query), project, 10)
+    hits = await db.read(learnings.search, split_search_terms(query), project, 10)
     return [one.title for one in hits]
 
 
@@ -87,7 +87,7 @@ async def test_a_prompt_is_told_what_has_its_words_and_then_the_newest(db: Datab
     old = [learning(f"Old {number}", "about something else") for number in range(3)]
     matching = learning("Match", "about the parser", scope="global", project="two")
     await store(db, *old, matching, learning("Unrelated and global", scope="global"))
-    told = await db.read(learnings.list_relevant, search_terms("mend the parser"), "one")
+    told = await db.read(learnings.list_relevant, split_search_terms("mend the parser"), "one")
     assert [one.title for one in told] == ["Match", "Old 2", "Old 1", "Old 0"]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from kapelle.domain.errors import LimitReached, Tampered
 from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.judges import (
     Judges,
@@ -187,7 +187,7 @@ class Subject:
             return result
         proof = (
             f"It passes only with files that git ignores and that were written during the work: "
-            f"{counted_files(left)}. If it needs them, let workspace.setup make them."
+            f"{format_files(left)}. If it needs them, let workspace.setup make them."
         )
         return _doubt(again, proof, passes_only_with=left)
 
@@ -499,7 +499,7 @@ def _is_foreign(entry: str | None) -> bool:
 
 
 def _doubt_changed_files(result: CheckResult, paths: list[str]) -> CheckResult:
-    proof = f"While it ran {counted_files(paths)} changed: it may not have seen the commit."
+    proof = f"While it ran {format_files(paths)} changed: it may not have seen the commit."
     return _doubt(result, proof, changed_meanwhile=paths)
 
 

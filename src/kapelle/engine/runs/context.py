@@ -17,7 +17,7 @@ from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
-from kapelle.domain.text import titled, writable
+from kapelle.domain.text import make_storable, make_title
 from kapelle.engine.children import NoRoom, require_room
 from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import CommandContext
@@ -106,11 +106,11 @@ class DurableContext(CommandContext):
         # A model belongs to the agent that it was named with.
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
-        told = {"prompt": writable(prompt)}
+        told = {"prompt": make_storable(prompt)}
         if asked.get("browser"):
             asked["browser"] = self._parts.settings(run.directory).browser.enabled
         if title := asked.get("title"):
-            told["title"] = titled(str(title))
+            told["title"] = make_title(str(title))
         try:
             return TaskSpec.model_validate({**inherited, **asked, **told, **own})
         except ValidationError as error:
@@ -242,7 +242,7 @@ class DurableContext(CommandContext):
 
     async def note(self, key: str, value: str) -> None:
         try:
-            spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
+            spec = NoteSpec(key=key, value=make_storable(value)[:MAX_VALUE], scope=self.run_id)
         except ValidationError as error:
             raise invalid_spec(error, "ctx.note: ") from None
 

@@ -10,9 +10,9 @@ from kapelle.domain.budget import (
     BudgetLimits,
     RemainingBudget,
     Spent,
-    left_usd,
-    limit_reason,
-    money_spent,
+    format_limit_reason,
+    format_money_limit,
+    subtract_usd,
 )
 from kapelle.domain.errors import Conflict, LimitReached, invalid_field
 from kapelle.domain.ids import is_id
@@ -152,8 +152,8 @@ class Control:
         found = await self._parts.db.read(children.find_tightest_budget, self._run_id, of_root)
         if found is None:
             return left
-        if not (usd := left_usd(*found)):
-            raise LimitReached(money_spent(found[0]))
+        if not (usd := subtract_usd(*found)):
+            raise LimitReached(format_money_limit(found[0]))
         return left.model_copy(update={"usd": usd})
 
     async def _look_again_s(self) -> float:
@@ -187,7 +187,7 @@ class Control:
                 except LimitReached as error:
                     spent = True
                     limit = error.message
-                    cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+                    cause = StopCause(Stopper.LIMIT, format_limit_reason(limit), limit)
                     await end_child(self._parts, child_id, cause)
                 await changed.wait(_LONG_S if spent else await self._look_again_s())
         # As its row tells also after a restart.

@@ -24,7 +24,7 @@ from kapelle.domain.errors import (
     LimitReached,
     NotTrusted,
     Unavailable,
-    sentence,
+    format_problems,
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, Stopper
 from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
@@ -220,7 +220,7 @@ class RunExecutor:
             reason = f"{error.message} When its pattern is there again, resume it."
             return RunVerdict(RunStatus.PAUSED, reason)
         except ValidationError as error:
-            reason = f"The pattern's specification changed: {sentence(error)}."
+            reason = f"The pattern's specification changed: {format_problems(error)}."
             return RunVerdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
         claim = runs.RunClaim(self._parts.performer, run["executions"])
         budget = BudgetLimits(

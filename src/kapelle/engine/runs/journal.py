@@ -8,7 +8,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
+from kapelle.domain.errors import (
+    Conflict,
+    InvalidInput,
+    KapelleError,
+    Unavailable,
+    find_error_class,
+)
 from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import IN_ORDER, Control, RunInterrupted
@@ -371,6 +377,6 @@ def _remembered(entry: steps.Row) -> Any:
     if error is None:
         return entry["result"]
     # Of the same class as the first time, for the pattern may have caught it by that.
-    raised = class_of(error["code"])(error["message"], hint=error["hint"])
+    raised = find_error_class(error["code"])(error["message"], hint=error["hint"])
     raised.code = error["code"]
     raise raised

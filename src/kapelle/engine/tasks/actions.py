@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.ids import kind_of
+from kapelle.domain.ids import read_kind
 from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, StopCause, Stopper, TaskStatus
@@ -218,14 +218,14 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
 def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
     """Store that a task or run was merged or archived, in the row and in the history."""
     update_work(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
-    events.append(connection, f"{kind_of(work.id)}.{change}", work.id, **data)
+    events.append(connection, f"{read_kind(work.id)}.{change}", work.id, **data)
 
 
 def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
     """Store the marks of a person on a task or run. A look at it is not worth an event."""
     update_work(connection, work_id, **values)
     if changes := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
-        events.append(connection, f"{kind_of(work_id)}.marked", work_id, **changes)
+        events.append(connection, f"{read_kind(work_id)}.marked", work_id, **changes)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
@@ -236,7 +236,7 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
     work = get(connection, text)
     if work.status not in FINAL | RUN_FINAL:
         raise Conflict(
-            f"{work.id} is {work.status}; only an ended {kind_of(work.id)} can be archived.",
+            f"{work.id} is {work.status}; only an ended {read_kind(work.id)} can be archived.",
             hint=f"kapelle cancel {work.id} ends it.",
         )
     family: list[str] = []

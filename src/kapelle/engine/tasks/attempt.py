@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound, NotTrusted
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
@@ -58,7 +58,9 @@ class ActiveAttempt:
         self.row = row
         self.task = task
         self.id: str = row["id"]
-        self.token = attempt_token(parts.secret, self.id)  # authenticates its agent to the daemon
+        self.token = make_attempt_token(
+            parts.secret, self.id
+        )  # authenticates its agent to the daemon
         self.task_id: str = task["id"]
         self.number: int = row["number"]
         self.mode: str = row["mode"]

@@ -12,7 +12,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.container import INSTRUCTIONS
 from kapelle.engine.processes.prompt import (
@@ -116,7 +116,7 @@ async def _memory(attempt: ActiveAttempt) -> list[Learning]:
         parts.has_learnings = parts.has_learnings or has_learnings
     if not remaining or not parts.has_learnings:
         return []
-    words = [term for term in search_terms(task["prompt"]) if len(term[0]) > 2]
+    words = [term for term in split_search_terms(task["prompt"]) if len(term[0]) > 2]
     terms = {term[0]: term for term in words if term[0] not in _COMMON}
     query_terms = list(terms.values())[:_MOST_TERMS]
     memory = []

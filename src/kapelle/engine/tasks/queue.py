@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from kapelle.domain.budget import limit_reason
+from kapelle.domain.budget import format_limit_reason
 from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
@@ -134,7 +134,7 @@ def begin_attempts(
             continue  # postponed together with an earlier task
         limit = runs.find_call_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
-            cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+            cause = StopCause(Stopper.LIMIT, format_limit_reason(limit), limit)
             tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
             continue
         if isinstance(among, NotTrusted):

@@ -14,7 +14,7 @@ from typing import Any
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, reset
+from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, estimate_reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
@@ -203,7 +203,7 @@ class _Settlement:
             accounts.update(connection, account, verified_at=None)
         elif failure.kind is FailureClass.RATE_LIMIT:
             if not self._refused_alone():
-                until = reset(failure.retry_at, self.now)
+                until = estimate_reset(failure.retry_at, self.now)
                 scope = ""
                 if failure.of_model:
                     scope = f" for {self.attempt['model'] or 'its model'}"

@@ -23,7 +23,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import ANSWER_CHECK, CheckResult
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.processes.output import (
@@ -355,7 +355,7 @@ async def _warn(attempt: ActiveAttempt, results: list[CheckResult]) -> None:
     if blind_spots:
         unseen = set.intersection(*blind_spots)
     if unseen and not blind:
-        await attempt.warn("overlooked", f"No check looks at {counted_files(sorted(unseen))}.")
+        await attempt.warn("overlooked", f"No check looks at {format_files(sorted(unseen))}.")
 
 
 async def _run_command(
@@ -391,7 +391,7 @@ async def _run_command(
 async def _put_back(attempt: ActiveAttempt, check: CheckSpec) -> None:
     """Restore the commit after a check that changed files, for the next check."""
     if paths := await attempt.parts.workspaces.put_back(attempt.owner):
-        text = f"The check {check.label} changed {counted_files(paths)}, which was put back."
+        text = f"The check {check.label} changed {format_files(paths)}, which was put back."
         await attempt.warn("checks", text)
 
 

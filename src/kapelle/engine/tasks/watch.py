@@ -24,7 +24,7 @@ from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import failure_of
 from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import OutputFold
-from kapelle.domain.budget import left_usd
+from kapelle.domain.budget import subtract_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
@@ -143,14 +143,14 @@ class AttemptLimits:
     def budget_left_usd(self) -> float | None:
         if self.budget_usd is None:
             return None
-        return left_usd(self.budget_usd, self.spent_usd)
+        return subtract_usd(self.budget_usd, self.spent_usd)
 
     def find_exceeded(self, usage: Usage) -> str | None:
         """Return a sentence about the limit that was reached; None while there is room."""
         if self.max_turns is not None and usage.turns > self.max_turns:
             return f"stopped at its limit of {self.max_turns} turns"
         total_usd = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(self.budget_usd, total_usd):
+        if self.budget_usd is not None and not subtract_usd(self.budget_usd, total_usd):
             return f"stopped at its budget: ${total_usd:.4f} spent of ${self.budget_usd:g}"
         return None
 
@@ -160,7 +160,7 @@ class AttemptLimits:
         if self.max_turns is not None and usage.turns >= share * self.max_turns:
             warnings.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
         total_usd = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(share * self.budget_usd, total_usd):
+        if self.budget_usd is not None and not subtract_usd(share * self.budget_usd, total_usd):
             warnings.append(("budget", f"${total_usd:.4f} of ${self.budget_usd:g} are spent"))
         if self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0:
             unknown = "the budget cannot be kept: the price of its model is unknown"
