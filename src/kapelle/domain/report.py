@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -52,7 +52,7 @@ _COMMANDS = {
 }
 
 
-def next_commands(item: TaskFields | RunFields) -> list[tuple[str, str]]:
+def next_commands(item: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     if "spent" in item:
         names = _for_run(item)
@@ -72,7 +72,7 @@ def next_commands(item: TaskFields | RunFields) -> list[tuple[str, str]]:
     return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
 
 
-def _for_task(task: TaskFields) -> list[str]:
+def _for_task(task: Mapping[str, Any]) -> list[str]:
     status = task["status"]
     if task.get("archived_at") or status == "completed":
         workspace = task["workspace"]
@@ -94,7 +94,7 @@ def _for_task(task: TaskFields) -> list[str]:
     return ["look", "resume", "retry"]
 
 
-def _for_run(run: RunFields) -> list[str]:
+def _for_run(run: Mapping[str, Any]) -> list[str]:
     status = run["status"]
     workspace = run["workspace"]
     if status == "waiting":
@@ -119,7 +119,7 @@ def _for_run(run: RunFields) -> list[str]:
     return ["run steps", "diff", "merge anyway"]
 
 
-def changed_nothing(item: TaskFields | RunFields) -> bool:
+def changed_nothing(item: Mapping[str, Any]) -> bool:
     """Whether done work left its branch as it was, though it was not only to report."""
     place = item.get("workspace") or {}
     if item["status"] != "completed" or item.get("read_only") or not place.get("base_commit"):
@@ -127,7 +127,7 @@ def changed_nothing(item: TaskFields | RunFields) -> bool:
     return place["commit"] in {None, place["base_commit"]}
 
 
-def group_of(item: TaskFields | RunFields) -> str:
+def group_of(item: Mapping[str, Any]) -> str:
     """Where work stands in a report: needs, failed, done or open."""
     if item["need"]:
         return "needs"
@@ -226,7 +226,7 @@ def _entry(entry: ReportRow, repository: str | None) -> Iterator[str]:
         yield f"  `{one['command']}` {one['does']}"
 
 
-def _is_undelivered(item: ReportRow) -> bool:
+def _is_undelivered(item: Mapping[str, Any]) -> bool:
     """Whether it is completed, and not or not yet where it was to be delivered to."""
     is_open = (item.get("delivery") or {}).get("status") in {"pending", "failed"}
     return item["status"] == "completed" and is_open
