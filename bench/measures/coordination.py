@@ -5,8 +5,8 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-from tests.e2e.instance import UnixConnection
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import UnixConnection
+from tests.e2e.support.repositories import make_repository
 
 from bench.daemon import BenchDaemon, bearer, raw_connection, raw_post, running
 from bench.report import Row, Run, spread

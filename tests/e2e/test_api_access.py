@@ -10,7 +10,7 @@ from docs.services import idle_services
 
 from kapelle.api.app import openapi
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.door import OPEN, Door, every_route, open_door
+from tests.e2e.support.door import OPEN, Door, every_route, open_door
 
 GUARDED = [route for route in every_route() if route not in OPEN]
 Routes = list[tuple[str, str]]

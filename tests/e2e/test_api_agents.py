@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.door import Door
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.stub_agents import LIMITED, REFUSED, calls, environment, failing, install
+from tests.e2e.support.door import Door
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.stub_agents import LIMITED, REFUSED, calls, environment, failing, install
 
 KEY = "sk-test-0123456789abcdef"
 HANG = "[[do]]\nhang = true"

@@ -12,8 +12,8 @@ from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import Principal
 from kapelle.domain.ids import make_attempt_token
 from kapelle.service.sessions import SessionService
-from tests.e2e.instance import Instance, UnixConnection
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance, UnixConnection
+from tests.e2e.support.terminal import Terminal
 
 LEAVE = "\x1d"
 

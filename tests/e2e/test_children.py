@@ -15,9 +15,9 @@ from docs.services import idle_router, idle_services
 from kapelle.api.app import openapi
 from kapelle.api.mcp.tools import Tools
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.ensembles import play, rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import play, rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git
 
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SLEEP = "Play.\n```rehearsal\n[[do]]\nsleep = 120\n```\n"

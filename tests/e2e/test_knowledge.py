@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.ensembles import await_running_task, play, rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import await_running_task, play, rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
 
 # An agent that shows its prompt, and one that judges as its model does in the test.
 AGENTS = """

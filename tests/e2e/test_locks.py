@@ -14,7 +14,7 @@ from kapelle.agents.base import AgentRequest
 from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.lock import LockSpec, has_conflict, list_written_paths
 from kapelle.settings import AgentSettings
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
 
 

@@ -24,10 +24,10 @@ from kapelle.api.mcp.tools import Tools
 from kapelle.cli.mcp import READS
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.ensembles import YES, rule, with_playbook
-from tests.e2e.ensembles import answer as replies
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import YES, rule, with_playbook
+from tests.e2e.support.ensembles import answer as replies
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 from tests.e2e.test_teams import one
 
 WORK = '```rehearsal\n[[do]]\nwrite = "a.txt"\ncontent = "made\\n"\n[[do]]\nsay = "made it"\n```'

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.store import backup
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _SLEEP = '[[do]]\nrun = "sleep 600"'
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kapelle.domain.ids import make_attempt_token
-from tests.e2e.ensembles import rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.ensembles import rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 # An agent that asks over REST, again and again until there is an answer, whoever dies meanwhile.
 ASK = """

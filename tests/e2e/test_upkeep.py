@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.store import backup
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
 
 _WORK = '[[do]]\nwrite = "new.txt"\ncontent = "kept"\n[[do]]\nresult = "done"'
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.repositories import git, make_repository
 from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
