@@ -77,8 +77,8 @@ class CopilotAgent(AgentAdapter):
         return AgentCommand(argv + request.settings.extra_args, env, request.stdin, files, log)
 
     def over_acp(self, request: AgentRequest) -> AgentCommand:
-        # Only the log shows a provider's refusals. Copilot silently drops servers by command that come
-        # over the protocol, so they are passed on the command line.
+        # Only the log shows a provider's refusals. MCP servers go on the command line, because
+        # Copilot silently drops servers by command that come over the protocol.
         files: dict[str, str] = {}
         folder = str(request.beside(_LOGS))
         argv = [f"--log-dir={folder}", "--no-auto-update", *self._servers(request, files)]
