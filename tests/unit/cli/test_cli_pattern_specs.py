@@ -15,7 +15,7 @@ from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
 
-PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.load_built_in()}
 
 
 @pytest.fixture(autouse=True)
