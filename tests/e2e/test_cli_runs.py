@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
-from tests.e2e.run_commands import loop, run_of, started, task_of
-from tests.e2e.staging import shared_instance, until
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
+from tests.e2e.support.run_commands import loop, run_of, started, task_of
+from tests.e2e.support.staging import shared_instance, until
 
 
 @pytest.fixture(scope="module")

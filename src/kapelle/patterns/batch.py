@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kapelle.domain.errors import KapelleError, LimitReached, sentence
+from kapelle.domain.errors import KapelleError, LimitReached, format_problems
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, Directory, Name, Turns, field
-from kapelle.domain.text import counted, first_line
+from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import find_shipped, pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
@@ -32,7 +32,7 @@ class ItemSpec(PartSpec):
 
     @property
     def label(self) -> str:
-        return self.title or first_line(self.prompt)
+        return self.title or take_first_line(self.prompt)
 
 
 class BatchSpec(PatternSpec):
@@ -77,7 +77,7 @@ class BatchSpec(PatternSpec):
 
     @property
     def subject(self) -> str:
-        return f"{counted(len(self.items), 'item')}: {self.items[0].label}"
+        return f"{format_count(len(self.items), 'item')}: {self.items[0].label}"
 
     @property
     def roles(self) -> list[Role]:
@@ -128,7 +128,7 @@ class BatchSpec(PatternSpec):
             try:
                 shipped.spec.model_validate({"directory": self.directory, **self.run_spec(item)})
             except ValidationError as error:
-                raise ValueError(f"item {number} ({name}): {sentence(error)}") from None
+                raise ValueError(f"item {number} ({name}): {format_problems(error)}") from None
         return self
 
     def run_spec(self, item: ItemSpec) -> dict[str, Any]:

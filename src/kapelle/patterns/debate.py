@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
@@ -168,7 +168,7 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
             await _hold_round(ctx, spec, earlier, current)
         result.consensus = current.consensus
         ending = "consensus in" if current.consensus else "disagreement after"
-        result.reason = f"{ending} {counted(len(current.rounds), 'round')}"
+        result.reason = f"{ending} {format_count(len(current.rounds), 'round')}"
         await _report(ctx, spec, number, current, "minutes" if spec.minutes else "debate")
         if spec.minutes:
             await _write_minutes(ctx, spec, current)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
-from kapelle.domain.text import first_line
+from kapelle.domain.text import take_first_line
 from kapelle.patterns.context import Context
 
 OpenQuestions = Annotated[
@@ -29,7 +29,11 @@ class Subgoal(BaseModel):
         """Accept the task alone: planners often answer with a list of sentences."""
         if not isinstance(value, str):
             return value
-        return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
+        return {
+            "id": take_first_line(value, 60),
+            "title": take_first_line(value, 200),
+            "task": value,
+        }
 
 
 S = TypeVar("S", bound=Subgoal)

@@ -220,9 +220,9 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
     """A success verifies the account and lifts its pause; a refused login is no longer verified."""
     now = datetime.now(UTC)
     if failure is None:
-        if account in accounts.paused(connection, now):
+        if account in accounts.load_pauses(connection, now):
             events.append(connection, "account.released", account=account, agent=name)
-            tasks.wake(connection, "rate_limit", now)
+            tasks.wake_waiting(connection, "rate_limit", now)
         accounts.release(connection, account)
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:
@@ -331,8 +331,8 @@ class AgentService:
         now = datetime.now(UTC)
         # In a thread, for a keyring may take its time to answer.
         found = await asyncio.to_thread(credentials)
-        rows = await parts.db.read(accounts.of_ids, [account for _, account in found])
-        paused = await parts.db.read(accounts.paused, now)
+        rows = await parts.db.read(accounts.load_rows, [account for _, account in found])
+        paused = await parts.db.read(accounts.load_pauses, now)
         return [
             agent_view(info, credential, rows.get(account), _models(paused, account), now)
             for info, (credential, account) in zip(infos, found, strict=True)

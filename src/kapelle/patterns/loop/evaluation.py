@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from kapelle.domain.json_schema import written_out
+from kapelle.domain.json_schema import resolve_references
 from kapelle.domain.specs import CheckSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Failed
@@ -61,7 +61,7 @@ class Judgement:
     @staticmethod
     def require(schema: dict[str, Any], *, scored: bool) -> None:
         """Raise ValueError unless a schema for a judge's answer has the deciding property."""
-        properties = written_out(schema).get("properties", {})
+        properties = resolve_references(schema).get("properties", {})
         if scored:
             names = ["score"]
             kinds = {"number", "integer"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.loop.evaluation import Judgement
 from kapelle.patterns.results import Failed
@@ -155,14 +155,14 @@ class LoopLog(State):
             reason = f"{_format_score(self.best)} reaches the target {spec.target:.12g}"
             return LoopStop("target", reason, True)
         if spec.max_failures and self.failures >= spec.max_failures:
-            failures = counted(self.failures, "iteration")
+            failures = format_count(self.failures, "iteration")
             reason = f"{failures} in a row failed; the last: {iteration.problem}"
             return LoopStop("max_failures", reason, is_success)
         convergence = self._describe_convergence()
         if convergence:
             return LoopStop("converged", convergence, is_success)
         if spec.max_iterations and iteration.number == spec.max_iterations:
-            iterations = counted(iteration.number, "iteration")
+            iterations = format_count(iteration.number, "iteration")
             reason = f"the condition did not hold after {iterations}"
             if spec.optimises:
                 reason = f"{iterations} made"
@@ -181,7 +181,7 @@ class LoopLog(State):
         recent = [item for item in self.iterations if item.number > 0][-span:]
         if not span or len(recent) < span:
             return None
-        iterations = counted(span, "iteration")
+        iterations = format_count(span, "iteration")
         if self._is_git and not any(item.changed for item in recent):
             return f"nothing was changed in {iterations}"
         scores = {item.score for item in recent}

@@ -8,7 +8,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.options import command
 from kapelle.domain.specs import field, prompt_argument
 from kapelle.domain.task import CheckResult
-from kapelle.domain.text import counted, first_line
+from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.orchestrate.plan import PROMPTS, PlannedPart, Turn, Verdict
 from kapelle.patterns.registry import pattern
@@ -117,8 +117,8 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         await _report(ctx, result, "not done", lack)
         idle = 0 if merges or has_asked else idle + 1
         if idle >= spec.patience:
-            raise Failed(f"no progress in {counted(idle, 'iteration')}: {lack}", result)
-    iterations = counted(spec.max_iterations, "iteration")
+            raise Failed(f"no progress in {format_count(idle, 'iteration')}: {lack}", result)
+    iterations = format_count(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {iterations}: {result.lack}", result)
 
 
@@ -255,7 +255,7 @@ async def _delegate(
     ctx: Context, spec: OrchestrateSpec, part: PlannedPart, prompt: str
 ) -> TaskResult | RunResult:
     """Do a part by a task, a loop or another conductor; raise InvalidInput if it is too deep."""
-    title = first_line(part.title)
+    title = take_first_line(part.title)
     if part.kind == "orchestrate":
         if spec.max_depth == 1:
             raise InvalidInput("No conductor may be below this one (--max-depth).")

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, UnusableAnswer, fenced
@@ -147,7 +147,7 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
         if iteration.review and number < spec.max_iterations:
             members.answers |= await members.ask(iteration.review.questions, "")
     result.stopped_by = "max_iterations"
-    iterations = counted(spec.max_iterations, "iteration")
+    iterations = format_count(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {iterations}: {result.iterations[-1].lack}")
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from kapelle.domain.task import CheckResult
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.results import fenced
 from kapelle.patterns.subgoals import Subgoal
 from kapelle.patterns.team.roles import Review
@@ -68,7 +68,7 @@ class TeamIteration(BaseModel):
     def take_up(self, ordered: list[Subgoal], limit: int) -> None:
         """Plan these subgoals up to a limit; those beyond it are blocked."""
         self.subgoals = ordered[:limit]
-        reason = f"left out, for a plan has at most {counted(limit, 'subgoal')}"
+        reason = f"left out, for a plan has at most {format_count(limit, 'subgoal')}"
         self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in ordered[limit:]]
         ids = {subgoal.id for subgoal in self.subgoals}
         for subgoal in self.subgoals:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Text, Turns, field
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Combined, Failed, TaskResult
@@ -178,7 +178,7 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
         reasons = "; ".join(f"{one.name}: {one.reason or 'not begun'}" for one in failures[:5])
         raise Failed(f"{total - len(failures)} of {total} features passed; {reasons}", result)
     if features:
-        result.reason = f"{counted(total, 'feature')} passed"
+        result.reason = f"{format_count(total, 'feature')} passed"
     else:
         result.reason = "no feature is open"
     return result

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import sentence
+from kapelle.domain.errors import format_problems
 from kapelle.patterns.results import Failed
 
 FeatureStatus = Literal["open", "verifying", "passed", "failed"]
@@ -87,7 +87,7 @@ def read_features(name: str, text: str | None) -> list[Feature]:
         place = f"feature {len(features) + 1}"
         if isinstance(item, dict) and "id" in item:
             place += f" (id {item['id']})"
-        raise Failed(f"{name}: {place}: {sentence(error)}; {_COMMITTED}") from None
+        raise Failed(f"{name}: {place}: {format_problems(error)}; {_COMMITTED}") from None
     except (ValueError, KeyError, TypeError) as error:
         problem = f"it has no {error}" if isinstance(error, KeyError) else f"{error}"
         reason = f"{name} is no list of features, nor an object with one: {problem}"

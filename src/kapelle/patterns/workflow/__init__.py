@@ -4,10 +4,10 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import ConfigDict, Field
 
-from kapelle.domain.answers import instructions
+from kapelle.domain.answers import format_answer_instructions
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
@@ -206,7 +206,7 @@ class _Cycles(Phases):
         prompt = self.prompt(
             "review", what_the_checks_say="\n".join(failures), what_was_changed=changes
         )
-        prompt = f"{prompt}\n\n{instructions(MilestoneReview)}"
+        prompt = f"{prompt}\n\n{format_answer_instructions(MilestoneReview)}"
         review, work = await self.ask("review", prompt, read_review)
         for number, milestone in enumerate(state.milestones, 1):
             # A milestone with a check that proves it is ticked by the check alone.
@@ -246,7 +246,7 @@ class _Cycles(Phases):
         if state.cycle > self.spec.cycles:
             # The review after the last cycle begins no further one.
             state.cycle = self.spec.cycles
-            cycles = counted(self.spec.cycles, "cycle")
+            cycles = format_count(self.spec.cycles, "cycle")
             reason = f"{state.done} of {len(state.milestones)} milestones hold after {cycles}"
             raise Failed(f"{reason}; {remaining}", limit="cycles")
         if self._stale >= _MAX_STALE_CYCLES:

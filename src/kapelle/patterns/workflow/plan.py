@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from kapelle.domain.answers import read_answer
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
-from kapelle.domain.text import titled
+from kapelle.domain.text import make_title
 
 Phase = Literal["assess", "review", "implement"]
 # Characters of plan, contract and worklog that go into a prompt: in all, and of the first two.
@@ -159,7 +159,7 @@ class WorkflowResult(BaseModel):
         phase = phases.get(words[0]) if words else None
         number = words[1] if len(words) == 2 else str(self.cycle)
         if phase is None or len(words) > 2 or not number.isdecimal():
-            return f"{titled(reply, 60)!r} is no phase with a cycle. "
+            return f"{make_title(reply, 60)!r} is no phase with a cycle. "
         if phase == "assess":
             self.phase = phase
             self.cycle = 0
@@ -221,7 +221,7 @@ def read_plan(text: str) -> list[Milestone]:
 
 def _read_milestone(text: str) -> Milestone:
     check = _CHECK.search(text)
-    title = titled(_CHECK.sub("", text))
+    title = make_title(_CHECK.sub("", text))
     return Milestone(title=title, check=check[1].strip() if check else None)
 
 

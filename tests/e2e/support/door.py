@@ -12,7 +12,7 @@ from typing import Any
 
 from docs.services import idle_router
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 OPEN = {("GET", "/healthz"), ("GET", "/api/v1/healthz"), ("POST", "/api/v1/login")}
 Headers = Sequence[tuple[str, str]]
