@@ -178,8 +178,7 @@ class LoopSpec(PatternSpec):
             ),
             (
                 not optimises and (has_eval or self.target is not None),
-                "`eval` and `target` need `direction`: whether a smaller or a larger number is "
-                "better",
+                "`eval` and `target` need a direction: add `direction`",
                 ("eval", "target", "direction"),
             ),
             (
