@@ -18,7 +18,7 @@ def test_what_has_no_limit_is_never_used_up() -> None:
 
 
 def test_what_is_left_is_never_less_than_nothing() -> None:
-    left = ALL.left(spent(seconds=61, agent_calls=3, cost_usd=1))
+    left = ALL.subtract(spent(seconds=61, agent_calls=3, cost_usd=1))
     assert (left.seconds, left.usd, left.agent_calls) == (0, 0, 0)
     left = ALL.require_call(spent(seconds=1, agent_calls=1, cost_usd=None))
     assert (left.seconds, left.usd, left.agent_calls) == (59, 0.1, 1)
@@ -27,9 +27,9 @@ def test_what_is_left_is_never_less_than_nothing() -> None:
 @pytest.mark.parametrize(
     ("used", "sentence"),
     [
-        ({"seconds": 60}, "Its 60 s are over."),
-        ({"cost_usd": 0.1}, "Its budget of $0.1 is spent."),
-        ({"agent_calls": 2}, "It may call agents 2 times, and has."),
+        ({"seconds": 60}, "Time limit of 60 s reached."),
+        ({"cost_usd": 0.1}, "Budget of $0.1 reached."),
+        ({"agent_calls": 2}, "Limit of 2 agent calls reached."),
     ],
 )
 def test_the_limit_that_was_reached_is_named(used: dict[str, float], sentence: str) -> None:
