@@ -217,7 +217,7 @@ return [inner.status, inner.reason]
     run = perform(kapelle, "own", repository, max_agent_calls=2)
     assert run["status"] == "completed"
     assert run["result"][0] == "failed"
-    assert f"Limit of 2 agent calls of the outer run {run['id']} reached." in run["result"][1]
+    assert f"agent calls reached. It is a limit of the outer run {run['id']}." in run["result"][1]
     assert run["spent"]["agent_calls"] == 2
 
 

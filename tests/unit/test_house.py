@@ -198,7 +198,6 @@ NOT_OURS = {
     "kapelle.cli.uninstall": ("kapelle completion ",),  # a line of a shell's configuration
     "kapelle.client.autostart": ("kapelle: ",),  # what a daemon that has ended wrote into its log
     "kapelle.demo.sandbox": (r"^Ran (\d+) tests",),  # unittest's
-    "kapelle.domain.lock": (r"^\*\*\* ",),  # a patch
     "kapelle.domain.schedule": ("Bad ",),  # cronsim's
     "kapelle.engine.merge": ("^diff --git ", "^(new file"),  # git's
     "kapelle.engine.processes.launch": ("Bad substitution",),  # of shells

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.task import Record
-from kapelle.domain.text import format_count
 
 # The sum of ten costs of $0.01 is slightly below $0.10 in floating-point arithmetic.
 _ROUNDING_USD = 1e-9
@@ -37,7 +36,7 @@ class BudgetLimits:
     max_usd: float | None = None
     max_agent_calls: int | None = None
 
-    def subtract(self, spent: Spent) -> RemainingBudget:
+    def left(self, spent: Spent) -> RemainingBudget:
         """Return the remaining amounts, never less than 0."""
         seconds = None
         if self.max_seconds is not None:
@@ -55,7 +54,7 @@ class BudgetLimits:
 
         Agent calls are not checked here: work that is under way needs no further call.
         """
-        remaining = self.subtract(spent)
+        remaining = self.left(spent)
         if remaining.seconds == 0:
             raise LimitReached(f"Time limit of {self.max_seconds:g} s reached.")
         if remaining.usd == 0:
@@ -85,10 +84,12 @@ def format_money_limit(budget_usd: float) -> str:
 
 def format_call_limit(limit: int, run_id: str | None = None) -> str:
     """Return the reason of work that has used up its agent calls, or those of an outer run."""
-    calls = format_count(limit, "agent call")
+    reason = f"Limit of {limit} agent calls reached."
+    if limit == 1:
+        reason = "Limit of 1 agent call reached."
     if run_id is None:
-        return f"Limit of {calls} reached."
-    return f"Limit of {calls} of the outer run {run_id} reached."
+        return reason
+    return f"{reason} It is a limit of the outer run {run_id}."
 
 
 def format_limit_reason(limit: str) -> str:

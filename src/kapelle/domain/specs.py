@@ -324,7 +324,7 @@ class TaskSpec(WorkSpec):
     """One piece of work for one agent."""
 
     model_config = ConfigDict(
-        json_schema_extra=command("Submit a task for an agent and print the task's id.")
+        json_schema_extra=command("Give an agent a task and print the task's id.")
     )
 
     interactive: bool = field(

@@ -57,7 +57,7 @@ class Account:
 
     @property
     def left(self) -> RemainingBudget:
-        return self._limits.subtract(self.spent)
+        return self._limits.left(self.spent)
 
     def within(self, limit_s: float | None) -> float | None:
         """A time limit, cut down to what is left of the run's time."""

@@ -65,7 +65,7 @@ def test_calls_of_agents_are_counted_the_intake_too(setup: TeamSetup) -> None:
     outcome = setup.orchestrator(agent, budget=Budget(max_agent_calls=2)).run("x")
     assert [request.title for request in agent.requests] == ["Intake", "Plan"]
     assert (outcome.status, outcome.spent.agent_calls) == ("budget", 2)
-    assert "2 times" in outcome.reason
+    assert outcome.reason == "Limit of 2 agent calls reached."
 
 
 def test_work_that_was_merged_before_the_limit_stays_on_the_branch(setup: TeamSetup) -> None:

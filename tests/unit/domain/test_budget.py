@@ -18,7 +18,7 @@ def test_what_has_no_limit_is_never_used_up() -> None:
 
 
 def test_what_is_left_is_never_less_than_nothing() -> None:
-    left = ALL.subtract(spent(seconds=61, agent_calls=3, cost_usd=1))
+    left = ALL.left(spent(seconds=61, agent_calls=3, cost_usd=1))
     assert (left.seconds, left.usd, left.agent_calls) == (0, 0, 0)
     left = ALL.require_call(spent(seconds=1, agent_calls=1, cost_usd=None))
     assert (left.seconds, left.usd, left.agent_calls) == (59, 0.1, 1)

@@ -121,7 +121,7 @@ class Control:
         raise RunSuspended
 
     async def left(self) -> RemainingBudget:
-        return self._budget.subtract(await self._parts.db.glance(self._spent))
+        return self._budget.left(await self._parts.db.glance(self._spent))
 
     def _spent(self, connection: Connection) -> Spent:
         """What the run has used, calls that were promised to somebody included."""
