@@ -166,9 +166,7 @@ def test_what_cannot_be_read_is_said_in_words(
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
 def test_no_schema_is_fitted_by_a_number_that_is_not_finite(number: str) -> None:
-    with pytest.raises(
-        UnreadableAnswer, match=f"'{number} is not a finite number'"
-    ):
+    with pytest.raises(UnreadableAnswer, match=f"'{number} is not a finite number'"):
         read_answer(f'{{"score": {number}}}', {"properties": {"score": {"type": "number"}}})
 
 
