@@ -18,7 +18,7 @@ from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
 from kapelle.api.sessions import cookie_name
 from kapelle.domain.errors import Forbidden
-from kapelle.domain.ids import attempt_of
+from kapelle.domain.ids import read_attempt_token
 from kapelle.service import Service
 from kapelle.service.caller import OWNER, Caller
 
@@ -87,7 +87,7 @@ class RequestGuard:
         if scheme.lower() == "bearer":
             if hmac.compare_digest(token.strip().encode(), self._token.encode()):
                 return Principal("owner")
-            attempt_id = attempt_of(self._token, token.strip())
+            attempt_id = read_attempt_token(self._token, token.strip())
             if attempt_id:
                 return Principal("attempt", attempt_id)
             return Principal("nobody")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, format_problems
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
 from kapelle.library.agent import Agent
@@ -27,8 +27,8 @@ from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, enco
 from kapelle.library.worktree import AUTHOR, create_or_dismiss, library_home
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
-from kapelle.patterns.roles import TeamResult
 from kapelle.patterns.team import TeamSpec, team
+from kapelle.patterns.team.progress import TeamResult
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
 
@@ -150,7 +150,7 @@ class Orchestrator:
         try:
             return TeamSpec.model_validate(values)
         except ValidationError as error:
-            raise InvalidInput(f"{sentence(error)}.") from None
+            raise InvalidInput(f"{format_problems(error)}.") from None
 
 
 def _directory(place: Path | str) -> Path:
@@ -172,7 +172,7 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
             for item, check in zip(items, checks, strict=True)
         ]
     except ValidationError as error:
-        raise InvalidInput(f"verify: {sentence(error)}.") from None
+        raise InvalidInput(f"verify: {format_problems(error)}.") from None
 
 
 def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:
@@ -214,8 +214,8 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
 
 def _kept(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
     """What the team had come to."""
-    if context.kept:
-        kept = context.kept.result(reason, stopped_by)
+    if context.state:
+        kept = context.state.result(reason, stopped_by)
     else:
         kept = None
     if isinstance(kept, TeamResult):

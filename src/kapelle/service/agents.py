@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
-from kapelle.agents.base import AgentAdapter, Comparison, compared, version_in
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import AgentInfo
+from kapelle.agents.versions import Comparison, compare_versions, find_version
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
@@ -160,7 +161,7 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
         env = agent_environment(parts.environ, settings, agent)
         found["version"], problem = await _version(info.installed, env)
     if found["version"] and agent.tested:
-        found["comparison"] = compared(found["version"], agent.tested)
+        found["comparison"] = compare_versions(found["version"], agent.tested)
     if live and problem is None:
         found["live"], found["hint"] = await _call(parts, agent, settings)
         problem = found["live"].reason
@@ -177,7 +178,7 @@ async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str |
         return None, f"{program} cannot be run: {error.strerror or error}."
     if said is None:
         return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
-    return version_in(said), None
+    return find_version(said), None
 
 
 async def _call(
@@ -220,9 +221,9 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
     """A success verifies the account and lifts its pause; a refused login is no longer verified."""
     now = datetime.now(UTC)
     if failure is None:
-        if account in accounts.paused(connection, now):
+        if account in accounts.load_pauses(connection, now):
             events.append(connection, "account.released", account=account, agent=name)
-            tasks.wake(connection, "rate_limit", now)
+            tasks.wake_waiting(connection, "rate_limit", now)
         accounts.release(connection, account)
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:
@@ -331,8 +332,8 @@ class AgentService:
         now = datetime.now(UTC)
         # In a thread, for a keyring may take its time to answer.
         found = await asyncio.to_thread(credentials)
-        rows = await parts.db.read(accounts.of_ids, [account for _, account in found])
-        paused = await parts.db.read(accounts.paused, now)
+        rows = await parts.db.read(accounts.load_rows, [account for _, account in found])
+        paused = await parts.db.read(accounts.load_pauses, now)
         return [
             agent_view(info, credential, rows.get(account), _models(paused, account), now)
             for info, (credential, account) in zip(infos, found, strict=True)

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from kapelle.domain.batch import NAME, Format, as_csv, as_markdown, read_items
-from kapelle.domain.errors import InvalidInput, NotFound, field_problem, problem
+from kapelle.domain.batch import NAME, Format, format_csv, format_markdown, read_items
+from kapelle.domain.errors import InvalidInput, NotFound, format_problem, read_field_problem
 from kapelle.domain.note import MAX_NOTES, MAX_VALUE, ExpectedVersion, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
@@ -34,7 +34,7 @@ class BatchService:
 
     async def save(self, name: ListName, body: ListBody) -> BatchView:
         """Keep a list under a name, from Markdown or CSV; what was there is replaced."""
-        value = as_markdown(_valid(read_items(body.text, body.format)))
+        value = format_markdown(_valid(read_items(body.text, body.format)))
         if len(value) > MAX_VALUE:
             raise InvalidInput(f"A list has at most {MAX_VALUE:,} characters.", hint="Make it two.")
         place = {"key": _PREFIX + name, "scope": _GLOBAL}
@@ -66,7 +66,7 @@ async def with_list(
     if spec.get("items"):
         raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
     if key:
-        known = await db.glance(runs.by_idempotency_key, key)
+        known = await db.glance(runs.find_by_key, key)
     else:
         known = None
     if known is not None and known["spec"].get("saved") == name:
@@ -84,8 +84,8 @@ def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         number, *place = first["loc"]
-        told = problem({**first, "loc": place})
-        field = field_problem({**first, "loc": ("items", *first["loc"])})
+        told = format_problem({**first, "loc": place})
+        field = read_field_problem({**first, "loc": ("items", *first["loc"])})
         raise InvalidInput(f"item {int(number) + 1}: {told}.", fields=[field]) from None
     return [item.model_dump(mode="json", exclude_unset=True) for item in found]
 
@@ -100,10 +100,10 @@ def _note(connection: Connection, name: str) -> Note:
 
 def _all(connection: Connection) -> list[BatchView]:
     wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
-    found, _ = notes.page(connection, wanted, None)
+    found, _ = notes.list_page(connection, wanted, None)
     keys = [note.key for note in found]
     if keys:
-        return [_view(note) for note in notes.some(connection, _GLOBAL, keys)]
+        return [_view(note) for note in notes.list_changed(connection, _GLOBAL, keys)]
     return []
 
 
@@ -118,5 +118,5 @@ def _view(note: Note) -> BatchView:
         problem = error.message
     return BatchView(
         name=note.key.removeprefix(_PREFIX), items=items, problem=problem, version=note.version,
-        markdown=text, csv=as_csv(items), updated_at=note.updated_at,
+        markdown=text, csv=format_csv(items), updated_at=note.updated_at,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.agents import registry
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, format_problems
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import (
     MOST_REPORTED,
@@ -22,12 +22,12 @@ from kapelle.domain.learning import (
     LearningFilter,
     LearningScope,
     LearningSpec,
-    as_markdown,
-    from_markdown,
+    format_markdown,
+    parse_markdown,
 )
 from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.domain.template import Template, TemplateSpec
-from kapelle.domain.text import counted, search_terms
+from kapelle.domain.text import format_count, split_search_terms
 from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.prompt import fence, format_learning
@@ -36,8 +36,8 @@ from kapelle.engine.tasks.submit import require_abilities, require_directory
 from kapelle.service.agents import ask
 from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks, templates
-from kapelle.store.database import Connection, about
-from kapelle.store.query import unused_id
+from kapelle.store.database import Connection, notify_watches
+from kapelle.store.query import make_unused_id
 from kapelle.workspaces.repository import repository_of
 
 _log = logging.getLogger("kapelle.knowledge")
@@ -81,7 +81,7 @@ class KnowledgeService:
         """
         project = spec.project or (spec.directory and self.project(spec.directory))
         if caller.task_id:
-            attempt = await self._parts.db.glance(attempts.latest, caller.task_id)
+            attempt = await self._parts.db.glance(attempts.find_latest, caller.task_id)
         else:
             attempt = None
         if attempt is None and spec.scope == "project" and not project:
@@ -114,14 +114,14 @@ class KnowledgeService:
         """What earlier work has taught, newest first, or with a query the best matches first."""
         project: str | None
         if caller.task_id is not None:
-            project = project_of(await self._parts.db.glance(tasks.row, caller.task_id))
+            project = project_of(await self._parts.db.glance(tasks.load_row, caller.task_id))
             wanted = wanted.model_copy(update={"status": "kept"})
         else:
             project = wanted.project or (wanted.directory and self.project(wanted.directory))
         if wanted.query is None:
-            found, cursor = await self._parts.db.read(learnings.page, wanted, project)
+            found, cursor = await self._parts.db.read(learnings.list_page, wanted, project)
         else:
-            terms = search_terms(wanted.query)
+            terms = split_search_terms(wanted.query)
             more = (wanted.limit, wanted.tag)
             found = await self._parts.db.read(learnings.search, terms, project, *more)
             cursor = None  # the best are all
@@ -161,7 +161,7 @@ class KnowledgeService:
             query = query.model_copy(update={"cursor": page.next_cursor})
             page = await self.page(query, OWNER)
             kept += page.learnings
-        return await asyncio.to_thread(as_markdown, reversed(kept))
+        return await asyncio.to_thread(format_markdown, reversed(kept))
 
     async def import_(self, body: ImportBody) -> ImportView:
         """Keep what such a page tells; those with an id that is known are changed."""
@@ -172,7 +172,7 @@ class KnowledgeService:
             "project": directory and self.project(directory), "created_at": now, "changed_at": now,
         }  # fmt: skip
         try:
-            told = await asyncio.to_thread(from_markdown, body.markdown)
+            told = await asyncio.to_thread(parse_markdown, body.markdown)
             made = [_told({"id": new_id("learning"), **common, **one}) for one in told]
         except ValueError as error:
             raise InvalidInput(f"This is no page of learnings: {error}.") from None
@@ -201,7 +201,7 @@ class KnowledgeService:
             before = now - timedelta(days=days)
         else:
             before = datetime.fromtimestamp(0, UTC)
-        while due := await parts.db.read(learnings.due, before, _AT_A_TIME):
+        while due := await parts.db.read(learnings.list_due, before, _AT_A_TIME):
             for learning in due:
                 near = await parts.db.read(_neighbours, learning)
                 verdict = await self._judged(learning, near)
@@ -235,7 +235,7 @@ def _told(fields: dict[str, Any]) -> Learning:
         made = Learning(**fields)
         LearningSpec(**made.model_dump(include={"title", "content", "tags", "scope"}))
     except ValidationError as error:
-        raise ValueError(f"below `## {fields['title'][:80]}`, {sentence(error)}") from None
+        raise ValueError(f"below `## {fields['title'][:80]}`, {format_problems(error)}") from None
     return made
 
 
@@ -258,7 +258,9 @@ def by_rule(learning: Learning, near: Sequence[Learning]) -> LearningVerdict:
 
 
 def _words(learning: Learning) -> set[str]:
-    return {word for term in search_terms(f"{learning.title} {learning.content}") for word in term}
+    return {
+        word for term in split_search_terms(f"{learning.title} {learning.content}") for word in term
+    }
 
 
 _QUESTION = """\
@@ -303,15 +305,16 @@ def by_answer(answer: str, near: Sequence[Learning]) -> LearningVerdict | None:
 
 def _add(connection: Connection, made: Learning) -> Learning:
     if made.task_id is not None:
-        if learnings.reported_by(connection, made.task_id) >= MOST_REPORTED:
+        if learnings.count_reported(connection, made.task_id) >= MOST_REPORTED:
+            most = format_count(MOST_REPORTED, "learning")
             raise Conflict(
-                f"This task has reported {counted(MOST_REPORTED, 'learning')}, and that is all.",
+                f"This task has reported {most}, and that is all.",
                 hint="Go on without.",
             )
-        project = project_of(tasks.row(connection, made.task_id))
+        project = project_of(tasks.load_row(connection, made.task_id))
         made = made.model_copy(update={"project": project})
-        about(connection, [_CHANGED])
-    made = made.model_copy(update={"id": unused_id(connection, "learning")})
+        notify_watches(connection, [_CHANGED])
+    made = made.model_copy(update={"id": make_unused_id(connection, "learning")})
     learnings.insert(connection, made, None if made.task_id else made.created_at)
     named = {"learning_id": made.id, "title": made.title}
     events.append(connection, f"learning.{made.status}", made.task_id, **named)
@@ -366,7 +369,7 @@ class TemplateService:
     async def all(self) -> list[Template]:
         """Your templates: guidelines that a task or run takes by the name of one, and for each
         model how the tasks that used it ended, and what they took."""
-        return await self._parts.db.read(templates.some)
+        return await self._parts.db.read(templates.list_templates)
 
     async def get(self, template: str) -> Template:
         """One template, with what came of the tasks that used it."""
@@ -385,7 +388,7 @@ class TemplateService:
         settings = self._parts.settings(spec.directory and require_directory(spec.directory))
         if spec.agent is not None:
             require_abilities(spec.agent, settings, model=spec.model)
-        return await self._parts.db.write(templates.put, spec, before)
+        return await self._parts.db.write(templates.store, spec, before)
 
     async def delete(self, template: str) -> Template:
         """Delete a template; tasks keep what it told them."""

@@ -36,7 +36,7 @@ class LockService:
             spec = spec.model_copy(update=masked)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
         if task_id:
-            above = await self._db.read(children.line, task_id)
+            above = await self._db.read(children.load_ancestry, task_id)
         else:
             above = []
         parents = frozenset(row["id"] for row in above) - {task_id}
@@ -81,9 +81,9 @@ class LockService:
         """Owner, task, where relative paths begin, and the checkout."""
         real = directory and os.path.realpath(directory)
         task_id = None
-        if author := await self._db.glance(notes.author_of, attempt_id):
+        if author := await self._db.glance(notes.find_author, attempt_id):
             task_id = author["task_id"]
-            task = await self._db.glance(tasks.row, task_id)
+            task = await self._db.glance(tasks.load_row, task_id)
             own = os.path.realpath(task["workspace_path"])
             if real not in {None, own}:
                 raise InvalidInput("An attempt holds files of its own checkout alone.")

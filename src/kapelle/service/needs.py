@@ -75,9 +75,9 @@ class NeedService:
     async def page(self, wanted: NeedFilter) -> NeedPage:
         """Everything that needs a person, in order; those of one cause are one, unless the cause is
         named. next_offset leads to the next page."""
-        last = await self._db.read(events.last_seq)
+        last = await self._db.read(events.load_last_seq)
         wanted = of_repository(wanted)
-        found = await self._db.read(needs.find, wanted.project, wanted.repository)
+        found = await self._db.read(needs.list_needs, wanted.project, wanted.repository)
         if wanted.cause is None:
             total = len(found)
             found = needs.fold(found)
@@ -94,7 +94,7 @@ class NeedService:
             rows=len(found),
             needs=listed,
             next_offset=end if end < len(found) else None,
-            next_due=await self._db.read(needs.next_due),
+            next_due=await self._db.read(needs.find_next_due),
             last_event=last,
         )
 
@@ -108,7 +108,7 @@ class NeedService:
             begin = parse_moment(since, "since")
         else:
             begin = midnight
-        counts = await self._db.read(sums.since, begin, project)
+        counts = await self._db.read(sums.count_since, begin, project)
         spent = UsageFilter(by="day", project=project, since=begin.isoformat())
         cost = (await self._reports.used(spent)).total
         return SumsView(since=begin, cost=cost, **counts)

@@ -41,7 +41,7 @@ class NoteService:
         expected_version, only if nobody wrote it meanwhile."""
         attempt_id = caller.attempt_id
         if attempt_id is not None and self._without_secrets is not None:
-            task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
+            task_id = (await self._db.glance(attempts.load_row, attempt_id))["task_id"]
             if await self._without_secrets(task_id, attempt_id, spec.key) != spec.key:
                 raise InvalidInput("The key of a note must not hold a secret.", hint="Rename it.")
             value = await self._without_secrets(task_id, attempt_id, spec.value)
@@ -64,20 +64,20 @@ class NoteService:
 
     async def page(self, wanted: NoteFilter, caller: Caller) -> NotePage:
         """The notes whose keys begin with a prefix, without what they say."""
-        found, cursor = await self._db.read(notes.page, wanted, caller.attempt_id)
+        found, cursor = await self._db.read(notes.list_page, wanted, caller.attempt_id)
         return NotePage(notes=found, next_cursor=cursor)
 
     async def watch(self, wanted: NoteWatch, caller: Caller) -> NotesChanged:
         """Wait until all of the keys, or something under the prefix, are there, have a version
         after the one you know, or equal a value; call it again if met is false."""
         scope = await self._db.glance(
-            lambda c: notes.scope_of(c, wanted.scope, notes.author_of(c, caller.attempt_id))
+            lambda c: notes.resolve_scope(c, wanted.scope, notes.find_author(c, caller.attempt_id))
         )
         keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
         seen: list[Note] = []
 
         def met(connection: Connection) -> bool:
-            found = notes.some(connection, scope, wanted.keys, wanted.prefix, wanted.after)
+            found = notes.list_changed(connection, scope, wanted.keys, wanted.prefix, wanted.after)
             # That one is gone is a change to whoever has seen it, and nothing to others.
             seen[:] = [note for note in found if _is_wanted(note, wanted)]
             if wanted.keys:

@@ -75,19 +75,19 @@ class NotificationService:
         if not self._is_set(way):
             if self._at.get(way) != _NOT_SET:
                 # Set again, it begins with what happens from then on.
-                await db.write(events.forget, way)
+                await db.write(events.forget_reader, way)
                 self._at[way] = _NOT_SET
             return
         if (position := self._at.get(way, _NOT_SET)) == _NOT_SET:
-            position = await db.write(events.position, way)
+            position = await db.write(events.move_reader, way)
         while found := await db.read(_after, position):
             for event, kind in found:
                 if kind in self._parts.settings().notify.on:
                     repository = await db.read(_repository_of, event)
                     message = self._message(event, kind, repository)
                     await self._deliver(way, message, event.at)
-                    await db.write(events.position, way, event.seq)
-            position = self._at[way] = await db.write(events.position, way, found[-1][0].seq)
+                    await db.write(events.move_reader, way, event.seq)
+            position = self._at[way] = await db.write(events.move_reader, way, found[-1][0].seq)
 
     def _message(self, event: Event, kind: str, repository: str | None) -> NotificationMessage:
         work = event.task_id or event.run_id or event.data.get("schedule_id")
@@ -147,7 +147,7 @@ class NotificationService:
 
 
 def _after(connection: Connection, position: int) -> list[tuple[Event, str]]:
-    found = events.after(connection, position)
+    found = events.list_after(connection, position)
     return [(_titled(connection, event), _kind(connection, event)) for event in found]
 
 

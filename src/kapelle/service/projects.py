@@ -38,7 +38,7 @@ class ProjectService:
 
     async def all(self) -> list[Project]:
         """Every project, archived ones too; what names a new one makes it."""
-        return await self._parts.db.read(projects.some)
+        return await self._parts.db.read(projects.list_projects)
 
     async def create(self, body: ProjectBody) -> Project:
         """Make a project before there is work for it."""
@@ -53,11 +53,11 @@ class ProjectService:
         if to is not None and to != name:
             await self._parts.db.write(projects.rename, name, to)
             await self._search.rename(name, to)
-            self._parts.projects = await self._parts.db.read(projects.current)
+            self._parts.projects = await self._parts.db.read(projects.load_current)
         name = to or name
         if archived is not None:
             await self._parts.db.write(projects.archive, name, archived)
-        for work in await self._parts.db.read(projects.ended_work, name) if archived else ():
+        for work in await self._parts.db.read(projects.list_ended_work, name) if archived else ():
             with suppress(Conflict):  # somebody has taken it up again
                 await archive_work(self._parts, work)
         return await self._parts.db.read(projects.get, name)
@@ -65,7 +65,7 @@ class ProjectService:
     async def delete(self, name: Name) -> Project:
         """Delete a project to which nothing belongs."""
         gone = await self._parts.db.write(projects.delete, name)
-        self._parts.projects = await self._parts.db.read(projects.current)
+        self._parts.projects = await self._parts.db.read(projects.load_current)
         return gone
 
     async def switch(self, body: CurrentBody) -> list[Project]:

@@ -60,7 +60,7 @@ class QuestionService:
         one of a name or directory."""
         if repository is not None and repository.startswith("/"):
             repository = repository_of(repository)
-        found = await self._db.read(questions.unanswered, None, repository)
+        found = await self._db.read(questions.list_open, None, repository)
         return QuestionList(questions=found)
 
     async def answer(self, token: str, body: GivenAnswer, caller: Caller) -> Question:
@@ -76,8 +76,8 @@ class QuestionService:
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:
     if attempt_id is not None and not (
-        questions.is_of(connection, token, attempt_id)
-        and attempts.row(connection, attempt_id)["ended_at"] is None
+        questions.is_asked_by(connection, token, attempt_id)
+        and attempts.load_row(connection, attempt_id)["ended_at"] is None
     ):
         raise Forbidden("An attempt's token allows only to wait for answers to what it asked.")
     return questions.get(connection, token)
@@ -86,5 +86,5 @@ def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:
 def _told(connection: Connection, token: str) -> Question:
     question = questions.get(connection, token)
     if question.status != "open":
-        questions.tell(connection, [token])
+        questions.mark_sent(connection, [token])
     return question

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.specs import Directory, Spec
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.domain.views import MovedRepository, RelocationView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
@@ -44,7 +44,7 @@ class RelocationService:
         repository = repository_of(directory)
         if await self._parts.db.read(relocation.has_work, repository):
             return []
-        known = await self._parts.db.read(relocation.base_commits)
+        known = await self._parts.db.read(relocation.load_base_commits)
         missing = {
             path: commits
             for path, commits in known.items()
@@ -78,7 +78,7 @@ class RelocationService:
                 hint="`kapelle list --all` shows the repositories of all work.",
             )
         self._parts.locks.relocate(old, new)
-        self._parts.projects = await self._parts.db.read(projects.current)
+        self._parts.projects = await self._parts.db.read(projects.load_current)
         _log.info("%s was moved to %s", old, new)
         return RelocationView(
             old=old, new=new, tasks=rows["tasks"], runs=rows["runs"], schedules=rows["schedules"],
@@ -107,14 +107,14 @@ class RelocationService:
 
     async def _require_no_other(self, old: str, new: str) -> None:
         """Raise Conflict if the old place is a directory above repositories, and not one itself."""
-        inside = await self._parts.db.read(relocation.repositories_inside, old)
+        inside = await self._parts.db.read(relocation.list_repositories_inside, old)
         others = [path for path in inside if path != old]
         staying = []
         # Through a link from the old place, the repositories of the new one are seen.
         if os.path.realpath(old) != new:
             staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
         if staying or (others and old not in inside):
-            names = counted_files(staying or others)
+            names = format_files(staying or others)
             raise Conflict(
                 f"{old} is a directory above other repositories: {names}.",
                 hint="Name the old place of one repository.",
@@ -122,7 +122,7 @@ class RelocationService:
 
     async def _require_same(self, old: str, new: str) -> None:
         """Raise Conflict if new holds none of the commits that work at old began from."""
-        known = await self._parts.db.read(relocation.base_commits)
+        known = await self._parts.db.read(relocation.load_base_commits)
         commits = known.get(old, [])
         if commits and not await self._parts.workspaces.known_commits(Path(new), commits):
             raise Conflict(

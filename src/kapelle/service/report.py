@@ -6,8 +6,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.ids import body
-from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands, parse_moment
+from kapelle.domain.ids import strip_kind
+from kapelle.domain.report import (
+    find_group,
+    format_report,
+    has_no_changes,
+    next_commands,
+    parse_moment,
+)
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -51,21 +57,21 @@ class ReportService:
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         wanted = of_repository(wanted)
         where = (wanted.project, wanted.repository)
-        found = await self._db.read(query.touched, since, until, *where)
+        found = await self._db.read(query.list_touched, since, until, *where)
         entries = []
-        for work_id in sorted(found[:_MOST], key=body):
+        for work_id in sorted(found[:_MOST], key=strip_kind):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))
         times = {"since": since.isoformat(), "until": until.isoformat()}
         same = wanted.model_dump(include={"project", "repository"})
         spent = await self.used(UsageFilter(by="day", **same, **times))
         left_out = len(found) - len(entries)
-        learned = await self._db.read(learnings.kept_of_agents, since, until, wanted.project)
-        needing = await self._db.read(needs.find, wanted.project)
+        learned = await self._db.read(learnings.list_kept_of_agents, since, until, wanted.project)
+        needing = await self._db.read(needs.list_needs, wanted.project)
         report = ReportView(
             since=since, until=until, entries=entries, cost=spent.total, left_out=left_out,
             learnings=learned, needs_total=len(needing), markdown="",
         )  # fmt: skip
-        text = markdown(report.model_dump(mode="json"))
+        text = format_report(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})
 
     async def used(self, wanted: UsageFilter) -> UsageReport:
@@ -80,7 +86,7 @@ class ReportService:
             until = parse_moment(wanted.until, "until", ends=True)
         else:
             until = None
-        found = await self._db.read(usage.grouped, wanted, since, until)
+        found = await self._db.read(usage.sum_by_key, wanted, since, until)
         rows = [_usage_row(wanted, dict(mapping)) for mapping in found]
         rows.sort(key=_order(wanted))
         return UsageReport(by=wanted.by, across=wanted.across, rows=rows, total=_total(rows))
@@ -99,7 +105,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         cost = sum(known) if known else None
         attempts = len(work.attempts)
     else:
-        found = steps.shown(connection, work.id)
+        found = steps.list_steps(connection, work.id)
         parts = [_part(step.model_dump(mode="json")) for step in found if step.subject]
         checks = [step.result for step in found if step.kind == "check" and step.result]
         made = [CheckResult.model_validate(check) for check in (checks or [[]])[-1]]
@@ -110,15 +116,15 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
         attempts = work.spent.agent_calls
     following = [{"command": one, "does": does} for one, does in next_commands(item)]
     if work.merged_at:
-        into = events.merged_into(connection, work.id)
+        into = events.find_merged_branch(connection, work.id)
     else:
         into = None
     same = {name: item[name] for name in ReportEntry.model_fields if name in item}
     return ReportEntry.model_validate(
         {
-            **same, "asked": asked, "pattern": pattern, "group": group_of(item), "parts": parts,
+            **same, "asked": asked, "pattern": pattern, "group": find_group(item), "parts": parts,
             "base": into or work.workspace.base, "branch": work.workspace.branch,
-            "changed": not changed_nothing(item) if work.status == "completed" else None,
+            "changed": not has_no_changes(item) if work.status == "completed" else None,
             "merged": work.merged_at is not None, "evidence": made, "scores": scores,
             "cost_usd": cost, "attempts": attempts, "next": following,
         }

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, invalid_spec
-from kapelle.domain.run import Run, RunFilter, Step, rests
+from kapelle.domain.run import Run, RunFilter, Step, is_at_rest
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
     Name,
@@ -23,7 +23,7 @@ from kapelle.domain.specs import (
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.text import did_you_mean
+from kapelle.domain.text import suggest_name
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, stop_cause
 from kapelle.engine.delivery import with_comments
@@ -115,7 +115,7 @@ class RunService:
         if parent is None:
             return await self.get(await start(parts, body.pattern, asked, key))
         # What an attempt asks for is a child of the attempt's task.
-        own = await self._db.read(tasks.row, parent)
+        own = await self._db.read(tasks.load_row, parent)
         if own["read_only"]:
             raise Forbidden("A task that only reports starts no run.", hint="Ask for a task.")
         valid = await validated(parts, body.pattern, {"directory": own["directory"], **asked})
@@ -129,7 +129,7 @@ class RunService:
     ) -> list[PatternView]:
         """Every pattern; with a directory also those of its repository, and what is wrong there."""
         if caller.task_id is not None:
-            directory = (await self._db.read(tasks.row, caller.task_id))["directory"]
+            directory = (await self._db.read(tasks.load_row, caller.task_id))["directory"]
         if directory:
             place = Path(require_directory(directory))
         else:
@@ -147,7 +147,7 @@ class RunService:
             if pattern.name == name:
                 return pattern
         names = [pattern.name for pattern in known]
-        hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
+        hint = suggest_name(name, names) or f"There are {', '.join(names)}."
         raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
     async def get(self, run_id: str) -> Run:
@@ -156,7 +156,7 @@ class RunService:
 
     async def page(self, wanted: RunFilter, caller: Caller) -> RunPage:
         """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
-        last = await self._db.read(events.last_seq)
+        last = await self._db.read(events.load_last_seq)
         among = await self._callers.list_below(caller, "run")
         listed, cursor = await self.listed(of_repository(wanted), among)
         return RunPage(runs=listed, next_cursor=cursor, last_event=last)
@@ -167,7 +167,7 @@ class RunService:
         """A page of runs for which own conditions hold too, and the next cursor."""
 
         def read(connection: Connection) -> tuple[list[Run], str | None]:
-            found, cursor = runs.page(connection, wanted, among, own)
+            found, cursor = runs.list_page(connection, wanted, among, own)
             return self._shown(connection, found), cursor
 
         found, cursor = await self._db.read(read)
@@ -177,12 +177,12 @@ class RunService:
         """Some runs as the rows of a list, as far as they exist."""
         if not ids:
             return []
-        found = await self._db.read(lambda c: self._shown(c, runs.of_ids(c, ids)))
+        found = await self._db.read(lambda c: self._shown(c, runs.list_by_ids(c, ids)))
         return [run.as_row() for run in found]
 
     async def steps(self, run_id: str) -> list[Step]:
         """What the run did and does, in order."""
-        return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, run_id)))
+        return await self._db.read(lambda c: steps.list_steps(c, runs.resolve(c, run_id)))
 
     async def wait(self, run_id: str, timeout_s: WaitSeconds = 25) -> Run:
         """The run once it has ended, waits or is paused; after timeout_s as it is: then call
@@ -209,10 +209,10 @@ class RunService:
 
         def resume(connection: Connection, run_id: str) -> None:
             if parent is not None:
-                family = runs.family(connection, run_id)
+                family = runs.list_family(connection, run_id)
             else:
                 family = []
-            for row in runs.still_open(connection, family):
+            for row in runs.list_open(connection, family):
                 require_undecided(connection, row["id"])
             control.resume(connection, run_id)
 
@@ -254,7 +254,7 @@ class RunService:
         require_still_there(run.directory, run.repository)
         if body.comments:
             # What it was told when it was asked for first is not new any more.
-            known = await self._db.glance(tasks.by_idempotency_key, idempotency_key or "")
+            known = await self._db.glance(tasks.find_by_key, idempotency_key or "")
             same = known is not None and known.workspace.base == run.workspace.branch
             if known is not None and same and known.prompt.startswith(message or ""):
                 return known
@@ -286,18 +286,18 @@ class RunService:
 
     async def _shell(self, run_id: str) -> Shell | None:
         """Return the environment that the run was asked for in, as far as it is known."""
-        row = await self._db.read(runs.row, run_id)
+        row = await self._db.read(runs.load_row, run_id)
         return self._parts.secrets.shell(row["shell"])
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
-        for run_id in await self._db.read(runs.running):
+        for run_id in await self._db.read(runs.list_running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
                 cause = StopCause(Stopper.DAEMON, reason)
                 await control.pause(self._parts, run_id, cause, now=True)
 
     async def _id(self, run_id: str) -> str:
-        return await self._db.read(lambda c: runs.row(c, runs.resolve(c, run_id))["id"])
+        return await self._db.read(lambda c: runs.load_row(c, runs.resolve(c, run_id))["id"])
 
     async def _apply_change(self, text: str, change: Callable[..., None], *args: Any) -> Run:
         def apply(connection: Connection) -> str:
@@ -308,14 +308,14 @@ class RunService:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        return rests(self._shown(connection, [runs.get(connection, run_id)])[0])
+        return is_at_rest(self._shown(connection, [runs.get(connection, run_id)])[0])
 
     def _shown(self, connection: Connection, found: list[Run]) -> list[Run]:
         """Runs with what they are at."""
         under_way = (run for run in found if run.status is RunStatus.RUNNING)
         silent = {run.id for run in under_way if run.reason is None}
         if silent:
-            going = runs.open_tasks(connection, sorted(silent))
+            going = runs.list_open_tasks(connection, sorted(silent))
         else:
             going = []
         return [
@@ -354,6 +354,6 @@ def _answer(connection: Connection, run_id: str, token: str | None, text: str) -
     asker, _, place = (token or "").rpartition(":")
     if asker not in {"", run_id}:
         raise Conflict(f"{token} is the token of a question of another run.")
-    if (run := runs.row(connection, run_id))["status"] in RUN_FINAL:
+    if (run := runs.load_row(connection, run_id))["status"] in RUN_FINAL:
         raise Conflict(f"{run_id} is {run['status']} already.")
     answer(connection, f"{run_id}:{place}" if place else run_id, text)

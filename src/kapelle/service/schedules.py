@@ -33,7 +33,7 @@ from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import unused_id
+from kapelle.store.query import make_unused_id
 
 TASK = "task"
 
@@ -114,7 +114,7 @@ class ScheduleService:
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
         values = examined | _values(spec, now)
-        values["id"] = await self._db.glance(unused_id, "schedule")
+        values["id"] = await self._db.glance(make_unused_id, "schedule")
         values["idempotency_key"] = idempotency_key
         with self._secrets.keep_values(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
@@ -128,7 +128,7 @@ class ScheduleService:
 
     async def page(self, wanted: ScheduleFilter) -> SchedulePage:
         """Schedules, newest first; next_cursor leads to the next page."""
-        found, cursor = await self._db.read(schedules.page, wanted)
+        found, cursor = await self._db.read(schedules.list_page, wanted)
         return SchedulePage(schedules=[_shown(one) for one in found], next_cursor=cursor)
 
     async def history(
@@ -136,7 +136,7 @@ class ScheduleService:
     ) -> FiringPage:
         """What became of its slots, newest first; next_cursor leads to the next page."""
         schedule_id = (await self.get(schedule_id)).id
-        found, more = await self._db.read(schedules.firings_page, schedule_id, cursor, limit)
+        found, more = await self._db.read(schedules.list_firings, schedule_id, cursor, limit)
         return FiringPage(firings=found, next_cursor=found[-1].slot if more else None)
 
     async def pause(self, schedule_id: str) -> Schedule:
@@ -163,10 +163,10 @@ class ScheduleService:
         schedule_id = (await self.get(schedule_id)).id
         now = self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
-        row = await self._db.read(schedules.get_firing, schedule_id, slot)
+        row = await self._db.read(schedules.find_firing, schedule_id, slot)
         if row is None:
             raise Conflict(f"The firing of {schedule_id} is not in its history any more.")
-        return schedules.as_firing(row)
+        return schedules.read_firing(row)
 
     async def _alter(self, schedule_id: str, change: Any) -> Schedule:
         schedule_id = (await self.get(schedule_id)).id
@@ -202,7 +202,7 @@ def _insert(connection: Connection, values: dict[str, Any], after: str | None) -
     values["after"] = None if after is None else _leader(connection, after, values)
     key = values["idempotency_key"]
     if key:
-        known = schedules.by_idempotency_key(connection, key)
+        known = schedules.find_by_key(connection, key)
     else:
         known = None
     if known is not None:
@@ -216,7 +216,7 @@ def _insert(connection: Connection, values: dict[str, Any], after: str | None) -
 
 def _leader(connection: Connection, text: str, values: dict[str, Any]) -> str:
     """The schedule that a new one comes after."""
-    leader = schedules.row(connection, schedules.resolve(connection, text))
+    leader = schedules.load_row(connection, schedules.resolve(connection, text))
     alone = values["cron"] is None and values["at"] is None
     if alone and leader["status"] not in OPEN:
         text = f"{leader['id']} is {leader['status']}: nothing will come after it any more."

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from kapelle.domain.errors import Conflict, Forbidden
-from kapelle.domain.run import rests
+from kapelle.domain.run import is_at_rest
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import StopCause, Stopper, TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
@@ -122,7 +122,7 @@ class TaskService:
         spec = asked.get("spec")
         if not isinstance(spec, dict) or "directory" in spec:
             return asked
-        row = await self._db.read(tasks.row, parent)
+        row = await self._db.read(tasks.load_row, parent)
         return {**asked, "spec": {**spec, "directory": row["directory"]}}
 
     async def get(self, task_id: str) -> Task:
@@ -131,7 +131,7 @@ class TaskService:
 
     async def page(self, wanted: TaskFilter, caller: Caller) -> TaskPage:
         """Tasks, newest first; next_cursor leads to the next page."""
-        last = await self._db.read(events.last_seq)
+        last = await self._db.read(events.load_last_seq)
         among = await self._callers.list_below(caller, "task")
         listed, cursor = await self.listed(of_repository(wanted), among)
         return TaskPage(tasks=listed, next_cursor=cursor, last_event=last)
@@ -140,14 +140,14 @@ class TaskService:
         self, wanted: TaskFilter, among: list[str] | None, own: Conditions = ()
     ) -> tuple[list[Task], str | None]:
         """A page of tasks for which own conditions hold too, and the next cursor."""
-        found, cursor = await self._db.read(tasks.page, wanted, among, own)
+        found, cursor = await self._db.read(tasks.list_page, wanted, among, own)
         shown = [self._shown(task) for task in found]
         return [task.as_row() for task in shown] if wanted.light else shown, cursor
 
     async def rows(self, ids: list[str]) -> list[Task]:
         """Some tasks as the rows of a list, as far as they exist."""
         if ids:
-            found = await self._db.read(tasks.of_ids, ids)
+            found = await self._db.read(tasks.list_by_ids, ids)
         else:
             found = []
         return [self._shown(task).as_row() for task in found]
@@ -257,13 +257,13 @@ class TaskService:
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
-        for task_id in await self._db.read(tasks.at_work):
-            if (await self._db.read(tasks.row, task_id))["stop"] is not None:
+        for task_id in await self._db.read(tasks.list_at_work):
+            if (await self._db.read(tasks.load_row, task_id))["stop"] is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
                 await self._cancel(task_id, StopCause(Stopper.DAEMON, reason))
         with self._db.watch() as changed:
-            while await self._db.read(tasks.at_work):
+            while await self._db.read(tasks.list_at_work):
                 await changed.wait(1.0)
 
     async def _let_begin(self, task_id: str, parent: str | None = None) -> None:
@@ -321,14 +321,14 @@ def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
 
 def _with_refusal(connection: Connection, task_id: str) -> Task:
     task = tasks.get(connection, task_id)
-    if asked := children.of_task(connection, task.id):
+    if asked := children.list_children(connection, task.id):
         task = task.model_copy(update={"children": asked})
     if task.ended_at is None:
         return task
-    checked = events.last(connection, task.id, events.CHECKED, CheckedAgain)
+    checked = events.find_last(connection, task.id, events.CHECKED, CheckedAgain)
     found: dict[str, Any] = {"checked_again": checked}
     if task.status is TaskStatus.COMPLETED and task.merged_at is None:
-        refused = events.last(connection, task.id, "task.merge_refused", MergeRefusal)
+        refused = events.find_last(connection, task.id, "task.merge_refused", MergeRefusal)
         found["merge_refused"] = refused
     return task.model_copy(update=found)
 
@@ -340,13 +340,15 @@ def _ended(connection: Connection, task_id: str) -> Task:
 
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
-    task = tasks.row(connection, task_id)
+    task = tasks.load_row(connection, task_id)
     # Most are not near their end: the whole task is looked at when it is.
-    return is_resting(task["status"], task["waiting_for"]) and rests(tasks.get(connection, task_id))
+    return is_resting(task["status"], task["waiting_for"]) and is_at_rest(
+        tasks.get(connection, task_id)
+    )
 
 
 def _row(connection: Connection, task_id: str) -> Any:
-    return tasks.row(connection, tasks.resolve(connection, task_id))
+    return tasks.load_row(connection, tasks.resolve(connection, task_id))
 
 
 def _apply(

@@ -50,7 +50,7 @@ class TrustService:
         found = await asyncio.to_thread(self._found, require_directory(body.directory))
         await asyncio.to_thread(trust.grant, self._parts.home, found, body.digest)
         _log.info("%s is trusted with %s", found.place, found.digest)
-        await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
+        await self._parts.db.write(tasks.wake_waiting, "trust", datetime.now(UTC))
         return await asyncio.to_thread(self._view, found)
 
     async def withdraw(self, directory: Annotated[str, Absolute]) -> TrustView:

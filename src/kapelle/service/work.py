@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
-from kapelle.domain.ids import body, is_id
+from kapelle.domain.ids import is_id, strip_kind
 from kapelle.domain.report import parse_moment
-from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, rests
+from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, is_at_rest
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
@@ -46,7 +46,7 @@ from kapelle.runner.redaction import redact
 from kapelle.service.caller import Caller, Callers, WorkKind
 from kapelle.store import deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import resolve
+from kapelle.store.query import resolve_id
 from kapelle.workspaces import Diff, repository_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class WorkService:
 
     async def get(self, work_id: str) -> Task | Run:
         """The task or the run of an id, or of any part of one that is unique."""
-        id_ = await self._db.read(resolve, work_id, "task", "run")
+        id_ = await self._db.read(resolve_id, work_id, "task", "run")
         return await self._of(id_).get(id_)
 
     async def wait(
@@ -125,7 +125,7 @@ class WorkService:
         """Those of several tasks and runs that have ended or wait for a person, as soon as there
         are; after timeout_s, those that there are: then call again for what is pending."""
         await self._callers.require_own(caller, *ids, itself=False)
-        found = {text: await self._db.read(resolve, text, "task", "run") for text in ids}
+        found = {text: await self._db.read(resolve_id, text, "task", "run") for text in ids}
         waits: dict[str, asyncio.Task[Any]] = {
             text: asyncio.create_task(self._of(id_).wait(id_, timeout_s))
             for text, id_ in found.items()
@@ -140,7 +140,7 @@ class WorkService:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {t: work for t, work in done.items() if rests(work)}
+        resting = {t: work for t, work in done.items() if is_at_rest(work)}
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
@@ -153,7 +153,7 @@ class WorkService:
     async def page(self, wanted: WorkFilter) -> WorkPage:
         """Tasks and runs in one list, newest first; next_cursor leads to the next page, total
         counts all pages. Nested ones are parts of runs."""
-        last = await self._db.read(events.last_seq)
+        last = await self._db.read(events.load_last_seq)
         if wanted.since:
             since = parse_moment(wanted.since, "since")
         else:
@@ -166,7 +166,7 @@ class WorkService:
             states = [status for status in wanted.status or () if status in list(statuses)]
             if wanted.status and not states:
                 continue
-            own = await self._db.read(filters.conditions, kind, wanted, since)
+            own = await self._db.read(filters.build_conditions, kind, wanted, since)
             if wanted.cursor:
                 cursor = f"{kind}_{wanted.cursor}"
             else:
@@ -177,19 +177,19 @@ class WorkService:
                 task_filter = of_repository(TaskFilter.model_validate(values))
                 task_page, cursor = await self._tasks.listed(task_filter, None, own)
                 found += task_page
-                total += await self._db.read(tasks.count_pages, task_filter, own)
+                total += await self._db.read(tasks.count_matches, task_filter, own)
             else:
                 run_filter = of_repository(RunFilter.model_validate(values))
                 run_page, cursor = await self._runs.listed(run_filter, None, own)
                 found += run_page
-                total += await self._db.read(runs.count_pages, run_filter, own)
-            ends += [body(cursor)] if cursor else []
+                total += await self._db.read(runs.count_matches, run_filter, own)
+            ends += [strip_kind(cursor)] if cursor else []
         # Where one list goes on, the other one is not shown beyond that place.
         least = max(ends, default="")
-        found.sort(key=lambda item: body(item.id), reverse=True)
-        shown = [item for item in found if body(item.id) >= least][: wanted.limit]
+        found.sort(key=lambda item: strip_kind(item.id), reverse=True)
+        shown = [item for item in found if strip_kind(item.id) >= least][: wanted.limit]
         more = bool(ends) or len(shown) < len(found)
-        cursor = body(shown[-1].id) if more else None
+        cursor = strip_kind(shown[-1].id) if more else None
         return WorkPage(work=shown, total=total, next_cursor=cursor, last_event=last)
 
     async def diff(
@@ -241,7 +241,7 @@ class WorkService:
         wanted = body or MergeSpec()
         parent = caller.task_id
         if parent is not None:
-            own = await self._db.read(tasks.row, parent)
+            own = await self._db.read(tasks.load_row, parent)
             elsewhere = wanted.into not in {None, own["workspace_branch"]}
             if own["read_only"]:
                 raise Forbidden("A task that only reports merges nothing.")
@@ -278,7 +278,7 @@ class WorkService:
         work = await self._get(kind, work_id)
         wanted = body or PullRequestSpec()
         require_ended(work, "pr", force=wanted.draft is True)
-        ask = partial(deliveries.ask, draft=wanted.draft, force=wanted.force, by_person=True)
+        ask = partial(deliveries.request, draft=wanted.draft, force=wanted.force, by_person=True)
         await self._db.write(ask, work.id, "pr")
         await until(self._db, [work.id], timeout_s, partial(_is_delivered, id_=work.id))
         work = await self._get(kind, work.id)
@@ -316,7 +316,7 @@ class WorkService:
     async def mark(self, work_id: str, body: MarkBody) -> Task | Run:
         """Mark a task or run: that it was seen, that it is flagged for attention, that it is put
         off until a time."""
-        id_ = await self._db.read(resolve, work_id, "task", "run")
+        id_ = await self._db.read(resolve_id, work_id, "task", "run")
         await self._db.write(mark, id_, body.values)
         return await self.get(id_)
 
