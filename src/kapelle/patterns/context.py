@@ -141,8 +141,8 @@ class Context(ABC):
         """
         text = self.prompts.get(role, built_in)
         values = {name: _as_markdown(part) for name, part in parts.items()}
-        filled = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
-        sections = [filled.strip()]
+        body = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+        sections = [body.strip()]
         for name, value in values.items():
             if value and f"{{{name}}}" not in text:
                 heading = name.replace("_", " ").capitalize()

@@ -150,18 +150,18 @@ class UnusableAnswer(Failed):
 _NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-def read_score(printed: str, output: str) -> Scored:
+def read_score(text: str, output: str) -> Scored:
     """Return the number in the last line of a text that is not empty.
 
     output is the part of the text to keep in the result.
     """
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     value = _parse_number(last)
     if value is not None:
         return Scored(value=value, output=output)
-    quoted = f"{last[:200]!r}" if lines else "nothing"
-    problem = f"the last line of the score command is {quoted}, not a number"
+    quote = f"{last[:200]!r}" if lines else "nothing"
+    problem = f"the last line of the score command is {quote}, not a number"
     return Scored(value=None, output=output, problem=problem)
 
 

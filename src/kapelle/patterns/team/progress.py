@@ -65,11 +65,11 @@ class TeamIteration(BaseModel):
     problem: str | None = None
     commit: str | None = None
 
-    def take_up(self, ordered: list[Subgoal], limit: int) -> None:
+    def take_up(self, subgoals: list[Subgoal], limit: int) -> None:
         """Plan these subgoals up to a limit; those beyond it are blocked."""
-        self.subgoals = ordered[:limit]
+        self.subgoals = subgoals[:limit]
         reason = f"left out, for a plan has at most {format_count(limit, 'subgoal')}"
-        self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in ordered[limit:]]
+        self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in subgoals[limit:]]
         ids = {subgoal.id for subgoal in self.subgoals}
         for subgoal in self.subgoals:
             subgoal.depends_on = [other for other in subgoal.depends_on if other in ids]

@@ -43,8 +43,8 @@ class PhaseLimit(Spec):
                 continue  # a phase without limits ends when it is complete
             name, _, amount = limit.partition("=")
             if name.strip() not in {"turns", "usd", "minutes"}:
-                allowed = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
-                text = f"`limits` {value!r}: {name.strip()!r} is none of {allowed}"
+                limits_help = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
+                text = f"`limits` {value!r}: {name.strip()!r} is none of {limits_help}"
                 raise BrokenRule(text, "limits")
             amounts[name.strip()] = amount
         return {"phase": phase, **amounts}
