@@ -22,6 +22,7 @@ from kapelle.patterns.results import (
     Scored,
     TaskResult,
     UnusableAnswer,
+    bullet_list,
 )
 from kapelle.patterns.spec import PatternSpec
 
@@ -362,7 +363,7 @@ class Context(ABC):
 def _as_markdown(part: str | list[str]) -> str:
     if isinstance(part, str):
         return part
-    return "\n".join(f"- {line}" for line in part)
+    return bullet_list(part)
 
 
 def _lacks_json_alone(answer: TaskResult) -> bool:

@@ -9,6 +9,7 @@ from kapelle.domain.answers import read_answer
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
 from kapelle.domain.text import make_title
+from kapelle.patterns.results import bullet_list
 
 Phase = Literal["assess", "review", "implement"]
 # Characters of plan, contract and worklog that go into a prompt: in all, and of the first two.
@@ -194,7 +195,7 @@ class WorkflowResult(BaseModel):
                 break
             room -= len(text)
             entries.insert(0, text)
-        issues = "\n".join(f"- {issue}" for issue in self.issues)
+        issues = bullet_list(self.issues)
         return {
             "plan": plan,
             "contract": contract,
