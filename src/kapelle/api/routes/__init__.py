@@ -190,7 +190,7 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     ),
     "agents": (
         Operation(
-            "GET", "/agents", owner_only, lambda s: s.agents.known, "all_agents", tool="agent_list",
+            "GET", "/agents", owner_only, lambda s: s.agents.list_agents, "all_agents", tool="agent_list",
         ),
         Operation("GET", "/agents/{name}", owner_only, lambda s: s.agents.get, "agent"),
         Operation(
