@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
-from kapelle.api.sessions import cookie_name
+
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import attempt_of
 from kapelle.service import Service
@@ -45,9 +45,21 @@ class Principal:
     session: str | None = None  # of a browser
 
 
+def cookie_name(request: HTTPConnection) -> str:
+    """Return the name of the session cookie of this daemon.
+
+    Browsers send the cookies of a host to all of its ports, so each daemon needs a name of its own.
+    """
+    _, port = request.scope.get("server") or ("", None)
+    return f"kapelle_session_{port or 0}"
+
+
 async def private(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Mark what comes through the unix socket: its file mode keeps other users out, and whoever
-    finds it needs no Host, but a token like anybody else, for agents have the owner's uid."""
+    """Serve a request that came through the unix socket.
+
+    Only the owner's processes can open the socket, so no Host is required. A token is, because
+    agents run with the uid of the owner.
+    """
     scope["kapelle.private"] = True
     await app(scope, receive, send)
 

@@ -204,7 +204,8 @@ class Tools:
 
     def usable(self, *, owner: bool) -> list[Tool]:
         """The tools that a caller may use; those of integrations only if they are configured."""
-        configured = {INTEGRATIONS + one for one in self._app.services.integrations.configured()}
+        integrations = self._app.services.integrations.list_configured()
+        configured = {INTEGRATIONS + name for name in integrations}
         allowed = [tool for tool in self.by_name.values() if owner or tool.is_for_attempts]
         return [
             tool for tool in allowed if _path_of(tool) in configured or not _is_integration(tool)

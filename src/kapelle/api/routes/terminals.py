@@ -71,7 +71,7 @@ async def _show(socket: WebSocket, attached: TerminalViewer) -> None:
 
 
 async def _log_out(service: Service, socket: WebSocket, session: str) -> None:
-    await service.sessions.ended(session)
+    await service.sessions.wait_until_ended(session)
     await socket.close(1008, "Its session has ended.")
 
 
