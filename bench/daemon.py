@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.instance import Instance, UnixConnection
+from tests.e2e.support.instance import Instance, UnixConnection
 
 from bench.report import Run
 

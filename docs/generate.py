@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
+from docs.records import client_records
 from docs.services import idle_services
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -49,7 +50,13 @@ def documents() -> dict[str, str]:
         **context(),
     }
     pages = {name: with_parts(_page(name), made) for name, made in parts.items()}
-    return {"openapi.json": openapi(), "cli.md": cli(), **pages}
+    records = client_records(app.openapi(idle_services()))
+    return {
+        "openapi.json": openapi(),
+        "cli.md": cli(),
+        "../src/kapelle/client/records.py": records,
+        **pages,
+    }
 
 
 def with_parts(page: str, parts: Parts) -> str:

@@ -14,8 +14,8 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.e2e.instance import Instance  # noqa: E402
-from tests.e2e.page_stage import stage  # noqa: E402
+from tests.e2e.support.instance import Instance  # noqa: E402
+from tests.e2e.support.page_stage import stage  # noqa: E402
 from tests.machine import chromium  # noqa: E402
 
 PICTURES = ROOT / "docs" / "images"

@@ -5,12 +5,12 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-from tests.e2e.instance import UnixConnection
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import UnixConnection
+from tests.e2e.support.repositories import make_repository
 
 from bench.daemon import BenchDaemon, bearer, raw_connection, raw_post, running
 from bench.report import Row, Run, spread
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 
 # Each is an event, from a change to the one whom it concerns.
 _TARGET_MS = 20
@@ -38,7 +38,7 @@ def locks(run: Run) -> list[Row]:
         place = str(make_repository(run.directory / "repository"))
         task = daemon.submit("p", place, agent="sleeper", workspace="in_place")
         attempt = daemon.wait_for_status(task, "running")["attempts"][0]["id"]
-        own = attempt_token(daemon.home.token.read_text(encoding="ascii"), attempt)
+        own = make_attempt_token(daemon.home.token.read_text(encoding="ascii"), attempt)
         wanted = raw_post("/locks", {"paths": ["a"]}, f"Bearer {own}")
         held = {"paths": ["a"], "directory": place}
         freed = raw_post("/locks/release", held, bearer(daemon.home.socket))

@@ -226,7 +226,7 @@ async def _serve(
     queue = TaskQueue(parts)
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
-    parts.projects = await db.read(projects.current)
+    parts.projects = await db.read(projects.load_current)
     merges = MergeQueue(parts)
     service = Service(parts, queue, merges, stopping)
     names = ("127.0.0.1", "localhost", "[::1]", url_host, *settings.server.hosts)
@@ -327,13 +327,13 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
 
 def _open_database(home: Home, settings: Settings) -> Database:
     if settings.database_url is None:
-        backup.check(home.database, home.backups)
-        backup.check_not_lost(home.database, home.backups, home.attempts)
+        backup.require_sound(home.database, home.backups)
+        backup.require_not_lost(home.database, home.backups, home.attempts)
         backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
     db.make_room = home.give_up_reserve
     grades = settings.backup.grades
-    migrate(db.engine, lambda: db.is_sqlite and backup.make(home.database, home.backups, grades))
+    migrate(db.engine, lambda: db.is_sqlite and backup.create(home.database, home.backups, grades))
     db.reserve()
     if db.is_sqlite:
         db.guard(home.database, home.backups)

@@ -14,7 +14,7 @@ from tests.agents.acp_recipes import ACP_RECIPES
 from tests.agents.model import ModelServer, Scripts
 from tests.agents.programs import cache, program
 from tests.agents.recipes import RECIPES, Recipe
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 AGENTS = (*RECIPES, *ACP_RECIPES)
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.chaos.pieces import hand_out_parts
 from tests.chaos.undisturbed import play_undisturbed
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tests.chaos.pieces import ANSWER, Piece, Place, request_body
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _ENDED = {"completed", "failed", "cancelled"}
 

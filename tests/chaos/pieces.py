@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import DIAMOND, YES, answer, play, rule
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import DIAMOND, YES, answer, play, rule
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
 
 ANSWER = "blue"
 _MARK = {"run": "echo $KAPELLE_ATTEMPT_ID >> $LEDGER"}

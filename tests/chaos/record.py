@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from tests.chaos.pieces import Place
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 _ID = re.compile(r"\b(run|task|attempt)_[0-9a-z]{26}\b")
 _HOME = re.compile(r"/\S+/(?=worktrees/)")

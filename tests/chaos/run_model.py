@@ -6,8 +6,8 @@ from typing import Any
 
 from kapelle.engine.runs.executor import _DIED_TOO_OFTEN
 from tests.chaos.pieces import Place, make_place
-from tests.e2e.ensembles import on_branch, play, tasks_of
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import on_branch, play, tasks_of
+from tests.e2e.support.instance import Instance
 
 FINAL = {"completed", "failed", "cancelled"}
 ANSWER = "blue"

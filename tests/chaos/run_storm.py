@@ -10,7 +10,7 @@ from typing import Any
 from tests.chaos.failpoint_run import answer_if_asked, start_once
 from tests.chaos.pieces import PIECES, Place, hand_out_parts, make_place, request_body
 from tests.chaos.record import differences, is_clean, record, strangers
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _ENDED = {"completed", "failed", "cancelled"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from tests.chaos.agent import expected_code, expected_output
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _AGENT = Path(__file__).parent / "agent.py"
 

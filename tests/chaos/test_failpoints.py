@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
 from tests.failpoints import failpoints_in
 
 _PART = """

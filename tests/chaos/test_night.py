@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.night import night
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.night import night
 
 
 @pytest.mark.exhaustive

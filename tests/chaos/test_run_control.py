@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     await_running_task,
     await_status,
     on_branch,
@@ -20,8 +20,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     write_pattern,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 FOR_EVER = play({"run": "sleep 60"})
 # A daemon that dies by what it is asked for may do so before it has answered.
@@ -252,7 +252,7 @@ def test_a_task_that_its_run_is_done_with(kapelle: Instance, repository: Path) -
         said = kapelle.wait(first["id"])["reason"]
     except ApiError as error:
         said = str(error)
-    assert "has gone on" in said
+    assert "has continued" in said
     run = rest(kapelle, run_id)
     assert run["status"] == "completed", run["reason"]
     assert kapelle.get(f"/runs/{run_id}/diff")["files"] == ["one", "two"]

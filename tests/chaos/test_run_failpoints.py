@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.failpoint_run import FailpointRun
 from tests.chaos.pieces import PIECES, make_place
 from tests.chaos.record import differences, is_clean, record, strangers
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 from tests.failpoints import failpoints_in
 
 # The piece with every kind of step.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.chaos.test_run_control import own
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     YES,
     answer,
     on_branch,
@@ -14,8 +14,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import until
 
 GOAL = {"goal": "Make it.", "success_criteria": ["it is made"], "max_iterations": 1}
 _MERGED = "until git cat-file -e kapelle/$KAPELLE_RUN_ID:p 2>/dev/null; do sleep 0.05; done"

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from tests.chaos.record import is_clean, strangers
 from tests.chaos.run_model import ANSWER, FINAL, Modelled, begin
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _numbers = itertools.count()
 _some = st.integers(0, 3)

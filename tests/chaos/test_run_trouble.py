@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.record import is_clean
 from tests.chaos.test_run_control import FOR_EVER, own
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     await_running_task,
     await_status,
     on_branch,
@@ -19,9 +19,9 @@ from tests.e2e.ensembles import (
     start,
     tasks_of,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
-from tests.e2e.staging import until
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
+from tests.e2e.support.staging import until
 
 GROW = play({"run": "echo x >> n.txt"})
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.test_run_control import own, progress
-from tests.e2e.ensembles import perform, play, rest, start
-from tests.e2e.instance import Instance
-from tests.e2e.staging import until
+from tests.e2e.support.ensembles import perform, play, rest, start
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import until
 
 WAITS = """
 import asyncio

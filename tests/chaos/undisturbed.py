@@ -7,7 +7,7 @@ from typing import Any
 from tests.chaos.failpoint_run import answer_if_asked, start_once
 from tests.chaos.pieces import PIECES, hand_out_parts, make_place, request_body
 from tests.chaos.record import record
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 
 def play_undisturbed(directory: Path) -> dict[str, Any]:

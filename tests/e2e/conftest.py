@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
-from tests.e2e.run_commands import make_place
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
+from tests.e2e.support.run_commands import make_place
+from tests.e2e.support.terminal import Terminal
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from docs.services import idle_router
 from kapelle import __version__
 from kapelle.cli.commands import commands
 from kapelle.patterns.registry import built_in
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
 
 WORK = '```rehearsal\n[[do]]\nwrite = "a.txt"\ncontent = "made\\n"\n[[do]]\nsay = "made it"\n```'
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
+from tests.e2e.support.staging import until
 
 ACP_AGENT = Path(__file__).parents[1] / "integration" / "acp_agent.py"
 FOLDER = '"$KAPELLE_RUN_DIR"/../../said/'

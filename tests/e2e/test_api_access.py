@@ -9,8 +9,8 @@ import pytest
 from docs.services import idle_services
 
 from kapelle.api.app import openapi
-from kapelle.domain.ids import attempt_token
-from tests.e2e.door import OPEN, Door, every_route, open_door
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.door import OPEN, Door, every_route, open_door
 
 GUARDED = [route for route in every_route() if route not in OPEN]
 Routes = list[tuple[str, str]]
@@ -38,7 +38,7 @@ def some_routes(exhaustive: bool, sampling: random.Random) -> Routes:
 def test_no_route_answers_without_the_right_token(
     door: Door, method: str, path: str, exhaustive: bool, sampling: random.Random
 ) -> None:
-    forged = attempt_token("another secret", "attempt_1")
+    forged = make_attempt_token("another secret", "attempt_1")
     wrong = [
         "",
         "Bearer",

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kapelle.domain.ids import attempt_token
-from tests.e2e.door import Door
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.stub_agents import LIMITED, REFUSED, calls, environment, failing, install
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.door import Door
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.stub_agents import LIMITED, REFUSED, calls, environment, failing, install
 
 KEY = "sk-test-0123456789abcdef"
 HANG = "[[do]]\nhang = true"
@@ -227,7 +227,7 @@ def test_an_attempt_may_not_touch_agents(kapelle: Instance, tmp_path: Path) -> N
     task_id = kapelle.play(HANG, tmp_path)
     attempt = kapelle.wait_for_status(task_id, "running")["attempts"][0]["id"]
     door = Door(kapelle)
-    token = ("Authorization", f"Bearer {attempt_token(door.token, attempt)}")
+    token = ("Authorization", f"Bearer {make_attempt_token(door.token, attempt)}")
     body = json.dumps({"api_key": KEY}).encode()
     kind = ("Content-Type", "application/json")
     for method, path, content in (

@@ -9,7 +9,7 @@ import pytest
 from docs.services import idle_services
 
 from kapelle.api.app import openapi
-from tests.e2e.door import OPEN, Door, every_route, open_door
+from tests.e2e.support.door import OPEN, Door, every_route, open_door
 
 READABLE = {"", "/output", "/transcript", "/diff", "/patch"}
 HANG = '[[do]]\nsay = "here"\n[[do]]\nhang = true'

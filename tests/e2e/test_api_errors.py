@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kapelle.api.parameters import MAX_BODY
-from tests.e2e.door import Door, open_door
+from tests.e2e.support.door import Door, open_door
 
 TASKS = "/api/v1/tasks"
 JSON = ("Content-Type", "application/json")

@@ -8,8 +8,8 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from tests.e2e.instance import Instance
-from tests.e2e.streams import Sent, Stream, everything
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.streams import Sent, Stream, everything
 
 HISTORY = "/events?after=0&follow=false"
 

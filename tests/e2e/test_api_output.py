@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.door import Door, open_door
-from tests.e2e.instance import Instance
-from tests.e2e.streams import Sent, Stream, everything
+from tests.e2e.support.door import Door, open_door
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.streams import Sent, Stream, everything
 
 SLOW = "for i in $(seq 200); do head -c 700 /dev/urandom; echo $i >&2; sleep 0.005; done"
 TALK = "".join(

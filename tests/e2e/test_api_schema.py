@@ -18,7 +18,7 @@ def test_every_answer_is_one_that_the_document_promises(
 ) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-n", "0", f"--basetemp={tmp_path / 'pytest'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "tests/e2e/api_schema.py"],
+        [sys.executable, "-m", "pytest", *options, "tests/e2e/support/api_schema.py"],
         cwd=Path(__file__).parents[2],
         env=os.environ | ({} if exhaustive else {"SAMPLE": str(sampling.random())}),
         capture_output=True,

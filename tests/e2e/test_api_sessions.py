@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.door import Door, open_door
+from tests.e2e.support.door import Door, open_door
 
 BACKUP = "/api/v1/backup"
 

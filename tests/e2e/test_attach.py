@@ -10,10 +10,10 @@ from unittest.mock import AsyncMock
 
 from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import Principal
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 from kapelle.service.sessions import SessionService
-from tests.e2e.instance import Instance, UnixConnection
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance, UnixConnection
+from tests.e2e.support.terminal import Terminal
 
 LEAVE = "\x1d"
 
@@ -129,7 +129,7 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
     }  # fmt: skip
     own = kapelle.bearer
     attempt = kapelle.task(task_id)["attempts"][0]["id"]
-    of_attempt = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    of_attempt = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     for headers, status in (
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": ""}, 401),

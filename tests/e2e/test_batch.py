@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kapelle as api
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     answer,
     cast,
     files_on_branch,
@@ -20,8 +20,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
-from tests.e2e.instance import ApiError, Instance, pauses
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import ApiError, Instance, pauses
+from tests.e2e.support.repositories import git, make_repository
 
 MANY = "[limits]\nmax_attempts = 20\n"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     answer,
     cast,
     on_branch,
@@ -15,8 +15,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 
 def test_the_best_score_wins(kapelle: Instance, repository: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.ensembles import on_branch, rest, start, tasks_of
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import on_branch, rest, start, tasks_of
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
 
 _PACKAGE = "chrome-devtools-mcp@1.11.0"
 _SERVE = f"{sys.executable} -m http.server $PORT --bind 127.0.0.1"
@@ -34,7 +34,7 @@ def _sample(
     kapelle: Instance, path: Path, package: str, serve: str = _SERVE, feature: str = "[]"
 ) -> Path:
     stub = kapelle.home.root / "claude"
-    agent = Path(__file__).with_name("browser_agent.py")
+    agent = Path(__file__).parent / "support" / "browser_agent.py"
     stub.write_text(f'#!/bin/sh\nexec {sys.executable} {agent} "$@"\n', encoding="utf-8")
     stub.chmod(0o755)
     args = ["--headless", "--isolated", "--no-usage-statistics", "--chromeArg=--no-sandbox"]

@@ -14,10 +14,10 @@ from docs.services import idle_router, idle_services
 
 from kapelle.api.app import openapi
 from kapelle.api.mcp.tools import Tools
-from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import play, rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.ensembles import play, rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git
 
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SLEEP = "Play.\n```rehearsal\n[[do]]\nsleep = 120\n```\n"
@@ -48,7 +48,7 @@ class Speaker:
     def attempt(cls, kapelle: Instance, task_id: str, directory: Path) -> "Speaker":
         attempt_id = kapelle.task(task_id)["attempts"][-1]["id"]
         secret = kapelle.home.token.read_text(encoding="ascii")
-        return cls(kapelle, attempt_token(secret, attempt_id), directory)
+        return cls(kapelle, make_attempt_token(secret, attempt_id), directory)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         return self.kapelle.call(method, path, body, {"Authorization": f"Bearer {self.token}"})

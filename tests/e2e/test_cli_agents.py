@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
-from tests.e2e.stub_agents import REFUSED, calls, environment, failing, install
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
+from tests.e2e.support.stub_agents import REFUSED, calls, environment, failing, install
 
 KEY = "sk-test-0123456789abcdef"
 

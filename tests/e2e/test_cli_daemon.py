@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 COMMAND = [sys.executable, "-m", "kapelle"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.staging import shared_instance
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import shared_instance
 
 OWN = '''
 from pydantic import BaseModel, Field

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.run_commands import COUNT_DOWN, SLOW, run_of
-from tests.e2e.staging import shared_instance
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.run_commands import COUNT_DOWN, SLOW, run_of
+from tests.e2e.support.staging import shared_instance
+from tests.e2e.support.terminal import Terminal
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
-from tests.e2e.staging import shell_instance, until
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
+from tests.e2e.support.staging import shell_instance, until
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.staging import kinds, shell_instance
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import kinds, shell_instance
+from tests.e2e.support.terminal import Terminal
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import kapelle as api
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 WRITES = """Play.
 ```rehearsal

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 import kapelle as api
-from tests.e2e.instance import Instance
-from tests.e2e.proxies import forgetful_door
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.proxies import forgetful_door
 
 SHORT = 'Play.\n```rehearsal\n[[do]]\nsleep = 2\n[[do]]\nresult = "done"\n```'
 

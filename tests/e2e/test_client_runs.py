@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import kapelle as api
-from tests.e2e.ensembles import YES, answer, play, rule, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import YES, answer, play, rule, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 OWN = '''
 from kapelle.patterns import Context, PatternSpec, pattern

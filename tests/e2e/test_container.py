@@ -13,10 +13,10 @@ import pytest
 from kapelle.engine.processes.container import find_left_marks, script_of
 from kapelle.home import Home
 from kapelle.settings import Settings
-from tests.e2e.ensembles import play
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
-from tests.e2e.staging import until
+from tests.e2e.support.ensembles import play
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
+from tests.e2e.support.staging import until
 
 # An engine without a registry and without rights that a test machine may lack.
 _SETTINGS = """

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git
+from tests.e2e.support.staging import until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.daemons import daemon_factory
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 
 def _live(instance: Instance, task_id: str) -> dict[str, dict[str, int]]:

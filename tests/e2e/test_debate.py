@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     answer,
     cast,
     files_on_branch,
@@ -15,7 +15,7 @@ from tests.e2e.ensembles import (
     rule,
     tasks_of,
 )
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 STATE = "You are side"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 PLAYBOOK = files("kapelle.demo").joinpath("playbook.toml").read_text(encoding="utf-8")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
 
 _BREAK = '[[do]]\nwrite = "src/sample/__init__.py"\ncontent = "raise RuntimeError(1)\\n"'
 _MEND = '[[do]]\nwrite = "src/sample/more.py"\ncontent = "x = 1\\n"'

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance, pauses
+from tests.e2e.support.instance import ApiError, Instance, pauses
 
 SECRET = "correct-horse-battery"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import perform, play
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import perform, play
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 _RECORD = {
     "protocol": 1, "kind": "exited", "code": 0, "out_bytes": 0, "err_bytes": 0, "ended_by": None,

@@ -12,11 +12,11 @@ import pytest
 from kapelle import connect
 from kapelle.workspaces.forge import CiVerdict
 from kapelle.workspaces.forge.github import Gitea, GitHub
-from tests.e2e.ensembles import answer, perform, rule, with_playbook
-from tests.e2e.forge_server import TOKEN, ForgeServer
-from tests.e2e.instance import ApiError, Instance, user_home
-from tests.e2e.repositories import git
-from tests.e2e.staging import kinds
+from tests.e2e.support.ensembles import answer, perform, rule, with_playbook
+from tests.e2e.support.forge_server import TOKEN, ForgeServer
+from tests.e2e.support.instance import ApiError, Instance, user_home
+from tests.e2e.support.repositories import git
+from tests.e2e.support.staging import kinds
 from tests.e2e.test_mcp import connected
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'

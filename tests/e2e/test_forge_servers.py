@@ -16,10 +16,10 @@ from kapelle.domain.errors import ForgeError
 from kapelle.workspaces.forge import PullRequest, PullRequestDraft
 from kapelle.workspaces.forge.github import Gitea, GitHub
 from kapelle.workspaces.forge.gitlab import GitLab
-from tests.e2e.certificates import make_authority
-from tests.e2e.forge_server import TOKEN, ForgeServer
-from tests.e2e.instance import Instance, user_home
-from tests.e2e.repositories import git
+from tests.e2e.support.certificates import make_authority
+from tests.e2e.support.forge_server import TOKEN, ForgeServer
+from tests.e2e.support.instance import Instance, user_home
+from tests.e2e.support.repositories import git
 from tests.e2e.test_forge import configure, delivered, refused, until
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "x"'

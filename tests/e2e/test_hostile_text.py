@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.e2e.ensembles import rule, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.ensembles import rule, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.terminal import Terminal
 
 # Clipboard, cleared screen, title, link, carriage return, C1 controls, right-to-left override.
 _HOSTILE = (

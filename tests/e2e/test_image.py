@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.page_commands import ROOT
-from tests.e2e.staging import until
+from tests.e2e.support.page_commands import ROOT
+from tests.e2e.support.staging import until
 
 IMAGE = os.environ.get("KAPELLE_IMAGE")
 ENGINE = os.environ.get("KAPELLE_ENGINE", "docker")

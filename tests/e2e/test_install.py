@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.page_commands import ROOT, blocks_of, run_blocks
-from tests.e2e.repositories import make_repository
-from tests.e2e.stub_agents import install
+from tests.e2e.support.page_commands import ROOT, blocks_of, run_blocks
+from tests.e2e.support.repositories import make_repository
+from tests.e2e.support.stub_agents import install
 
 BIN = Path(sys.executable).parent
 # uv and pipx fetch dependencies from PyPI: the only tests that talk to other machines.

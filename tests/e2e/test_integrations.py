@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 KEY = "lin_do_not_show_this"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import cheats
-from tests.e2e.instance import Instance, pauses
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support import cheats
+from tests.e2e.support.instance import Instance, pauses
+from tests.e2e.support.repositories import git, make_repository
 
 _NEW_TEST = "sed 's/app.OK/app.NEW/; s/TestApp/TestNew/' tests/test_app.py > tests/test_new.py"
 _SETUP = "mkdir -p built && echo good > built/lib"

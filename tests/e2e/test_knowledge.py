@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import await_running_task, play, rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.ensembles import await_running_task, play, rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
 
 # An agent that shows its prompt, and one that judges as its model does in the test.
 AGENTS = """
@@ -64,7 +64,7 @@ class Reporter:
         kapelle.wait_for_status(self.task, "running")
         [attempt] = kapelle.get(f"/tasks/{self.task}")["attempts"]
         owner = kapelle.home.token.read_text(encoding="utf-8").strip()
-        self.headers = {"Authorization": f"Bearer {attempt_token(owner, attempt['id'])}"}
+        self.headers = {"Authorization": f"Bearer {make_attempt_token(owner, attempt['id'])}"}
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         response, data = self.kapelle.request(method, path, body, headers=self.headers)

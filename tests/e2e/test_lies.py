@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import cheats
-from tests.e2e.ensembles import start
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support import cheats
+from tests.e2e.support.ensembles import start
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
 
 PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 _RECORD = {

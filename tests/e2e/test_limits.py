@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import kinds, set_up, shared_instance, until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import kinds, set_up, shared_instance, until
 
 # Each step costs a cent and a turn, and the whole part would take half a minute and more.
 SPENDING = (

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from kapelle.agents.base import AgentRequest
-from kapelle.domain.ids import attempt_token
-from kapelle.domain.lock import LockSpec, conflicts, written
+from kapelle.domain.ids import make_attempt_token
+from kapelle.domain.lock import LockSpec, has_conflict, list_written_paths
 from kapelle.settings import AgentSettings
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
 
 
@@ -22,7 +22,7 @@ def working(kapelle: Instance, place: Path) -> tuple[str, str]:
     """A task that works in place, and the token of its attempt."""
     task = kapelle.play("[[do]]\nhang = true", place, workspace="in_place")
     attempt = kapelle.wait_for_status(task, "running")["attempts"][0]["id"]
-    return task, attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    return task, make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
 
 
 class Hook:
@@ -162,7 +162,7 @@ def test_an_acp_agent_writes_through_a_file_system_that_knows_the_locks(
     ids=lambda value: shlex.join(map(str, value.values()))[:60] if isinstance(value, dict) else "",
 )
 def test_what_a_tool_would_write(given: dict[str, object], paths: list[str]) -> None:
-    assert written(given) == paths
+    assert list_written_paths(given) == paths
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_what_a_tool_would_write(given: dict[str, object], paths: list[str]) -> 
     ],
 )  # fmt: skip
 def test_paths_that_meet(one: str, other: str, meet: bool) -> None:
-    assert conflicts([one], [other]) is meet
-    assert conflicts([other], [one]) is meet
+    assert has_conflict([one], [other]) is meet
+    assert has_conflict([other], [one]) is meet
 
 
 def test_globs_beyond_measure_are_refused() -> None:

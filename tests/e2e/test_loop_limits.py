@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import on_branch, perform, play
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import on_branch, perform, play
+from tests.e2e.support.instance import Instance
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     answer,
     files_on_branch,
     on_branch,
@@ -16,8 +16,8 @@ from tests.e2e.ensembles import (
     subjects,
     with_playbook,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 GROW = play({"run": "echo x >> n.txt"})
 COUNT = "wc -l < n.txt"

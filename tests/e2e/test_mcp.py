@@ -23,11 +23,11 @@ from mcp_types import CallToolResult, TextContent, Tool
 from kapelle.api.mcp.tools import Tools
 from kapelle.cli.mcp import READS
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import YES, rule, with_playbook
-from tests.e2e.ensembles import answer as replies
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.ensembles import YES, rule, with_playbook
+from tests.e2e.support.ensembles import answer as replies
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 from tests.e2e.test_teams import one
 
 WORK = '```rehearsal\n[[do]]\nwrite = "a.txt"\ncontent = "made\\n"\n[[do]]\nsay = "made it"\n```'
@@ -175,7 +175,7 @@ async def test_an_attempts_token_is_no_owners(kapelle: Instance, repository: Pat
     # Its worktree is still to be made, and the checkout of whoever asked for it is not that.
     workspace = kapelle.task(other)["workspace"]
     assert (workspace["kind"], workspace["path"]) == ("worktree", None)
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     async with connected(kapelle, repository, "http", "auto", token) as client:
         assert (await answer(client, "task_get", task_id=task))["id"] == task
         made = await answer(client, "task_create", prompt=WORK)
@@ -275,7 +275,7 @@ async def test_a_client_is_listed_few_tools_and_reaches_all(
 ) -> None:
     task = kapelle.play("[[do]]\nsleep = 60", repository)
     attempt = kapelle.wait_for_status(task, "running")["attempts"][0]["id"]
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     for way, of_attempt, needed in (
         ("stdio", None, {"task_create", "loop_start", "wait", "task_merge"}),
         ("http", token, {"task_create", "wait", "question_ask", "note_set", "task_finish"}),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kapelle as api
-from tests.e2e.ensembles import perform, rule, with_playbook
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.ensembles import perform, rule, with_playbook
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "{content}"'
 

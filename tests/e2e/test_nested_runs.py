@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     FOR_EVER,
     await_running_task,
     await_status,
@@ -15,8 +15,8 @@ from tests.e2e.ensembles import (
     start,
     write_pattern,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 NESTED = """
 @pattern("own", spec=PatternSpec)

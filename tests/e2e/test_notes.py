@@ -3,15 +3,15 @@
 import threading
 from pathlib import Path
 
-from kapelle.domain.ids import attempt_token
-from tests.e2e.instance import Instance
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
 
 
 async def test_agents_and_people_share_notes(kapelle: Instance, repository: Path) -> None:
     task = kapelle.play("[[do]]\nhang = true", repository, project="p")
     attempt = kapelle.wait_for_status(task, "running")["attempts"][0]["id"]
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     async with (
         connected(kapelle, repository, "http", "auto", token) as agent,
         connected(kapelle, repository, "stdio", "auto") as other,

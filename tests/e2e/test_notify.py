@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import rest, start
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import rest, start
+from tests.e2e.support.instance import Instance
 
 KEY = b"do_not_show_this_key"
 

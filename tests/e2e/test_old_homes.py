@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 
 def test_a_home_from_before_the_first_schema_is_refused_unchanged(tmp_path: Path) -> None:

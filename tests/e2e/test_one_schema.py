@@ -11,8 +11,8 @@ import pytest
 
 import kapelle as api
 from kapelle.domain.errors import InvalidInput
-from tests.e2e.ensembles import play, rest
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.ensembles import play, rest
+from tests.e2e.support.instance import ApiError, Instance
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import answer, files_on_branch, rest, rule, start, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import answer, files_on_branch, rest, rule, start, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 from tests.e2e.test_children import SLEEP, Speaker, wait_for
 
 CONDUCT = "You conduct coding agents"

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 _MB = 1_000_000
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.store import backup
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 _SLEEP = '[[do]]\nrun = "sleep 600"'
 
@@ -48,7 +48,7 @@ def test_a_database_that_is_gone_is_noticed_and_its_rows_are_rescued(kapelle: In
     kapelle.spawn()
     kapelle.await_death()
     assert "there was work here before" in kapelle.log_tail()
-    rescued = backup.existing(kapelle.home.backups)[-1] / "kapelle.db"
+    rescued = backup.list_backups(kapelle.home.backups)[-1] / "kapelle.db"
     assert str(rescued) in kapelle.log_tail().splitlines()[-1]
     for path in kapelle.home.root.glob("kapelle.db*"):
         path.unlink()

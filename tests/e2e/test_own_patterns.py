@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import perform, play, purposes_of, rest, start, write_pattern
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.ensembles import perform, play, purposes_of, rest, start, write_pattern
+from tests.e2e.support.instance import ApiError, Instance
 
 OWN = '''
 class Spec(PatternSpec):

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.e2e.door import Door, open_door
-from tests.e2e.ensembles import YES, answer, rest, rule, start, with_playbook
-from tests.e2e.forge_server import ForgeServer
-from tests.e2e.hostile import HOSTILE
-from tests.e2e.instance import Instance
-from tests.e2e.page_stage import stage
-from tests.e2e.repositories import git
+from tests.e2e.support.door import Door, open_door
+from tests.e2e.support.ensembles import YES, answer, rest, rule, start, with_playbook
+from tests.e2e.support.forge_server import ForgeServer
+from tests.e2e.support.hostile import HOSTILE
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.page_stage import stage
+from tests.e2e.support.repositories import git
 from tests.e2e.test_forge import configure
 from tests.e2e.test_forge import forge as forge
 from tests.e2e.test_questions import asking, heard

@@ -7,8 +7,8 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.ensembles import YES, answer, await_running_task, rule, start, with_playbook
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import YES, answer, await_running_task, rule, start, with_playbook
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_page import browser, log_in, page, url_of, waiting_for
 
 __all__ = ["browser", "page"]

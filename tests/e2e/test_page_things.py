@@ -8,8 +8,8 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.ensembles import rest, rule, start, with_playbook
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import rest, rule, start, with_playbook
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_page import browser, log_in, page, url_of
 
 __all__ = ["browser", "page"]

@@ -8,8 +8,8 @@ from playwright.sync_api import Page, expect
 
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.store.database import connect, sqlite_url
-from tests.e2e.ensembles import rule, with_playbook
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import rule, with_playbook
+from tests.e2e.support.instance import Instance
 from tests.e2e.test_page import browser, is_within, log_in, page, url_of
 from tests.integration.store.test_needs import CHANGED, DONE, NOW, Rows
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import answer, cast, files_on_branch, perform, rest, rule
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.ensembles import answer, cast, files_on_branch, perform, rest, rule
+from tests.e2e.support.instance import ApiError, Instance
 
 PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from tests.e2e.ensembles import rule, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.staging import until
+from tests.e2e.support.ensembles import rule, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import until
 from tests.e2e.test_knowledge import hits
 from tests.e2e.test_questions import asking
 

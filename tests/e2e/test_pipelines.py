@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     FOR_EVER,
     await_running_task,
     files_on_branch,
@@ -17,8 +17,8 @@ from tests.e2e.ensembles import (
     subjects,
     tasks_of,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
 
 
 def test_steps_build_on_each_other(kapelle: Instance, repository: Path) -> None:

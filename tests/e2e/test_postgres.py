@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import diamond_team, rest, rule, start, with_playbook
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import diamond_team, rest, rule, start, with_playbook
+from tests.e2e.support.instance import Instance
 
 
 @pytest.fixture

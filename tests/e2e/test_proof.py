@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import perform, rule, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.ensembles import perform, rule, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
 from tests.e2e.test_environment import activated, make_venv, run
 
 _WORK = '[[do]]\nwrite = "work.py"\ncontent = "x = 1\\n"'

@@ -16,9 +16,9 @@ import pytest
 
 from kapelle.client.client import connect
 from kapelle.home import disk_use
-from tests.e2e.ensembles import perform, play, rule, with_playbook
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import perform, play, rule, with_playbook
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 _WORK = '[[do]]\nwrite = "{name}"\ncontent = "kept"\n[[do]]\nsay = "line of {name}"\n'
 _DAY_US = 86_400 * 1_000_000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import YES, answer, rule
-from tests.e2e.instance import Instance
-from tests.e2e.page_examples import examples_of, require_says, require_well_typed
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import YES, answer, rule
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.page_examples import examples_of, require_says, require_well_typed
+from tests.e2e.support.repositories import make_repository
 
 EXAMPLES = examples_of("python.md")
 

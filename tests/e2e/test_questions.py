@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kapelle.domain.ids import attempt_token
-from tests.e2e.ensembles import rest, start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from kapelle.domain.ids import make_attempt_token
+from tests.e2e.support.ensembles import rest, start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 # An agent that asks over REST, again and again until there is an answer, whoever dies meanwhile.
 ASK = """
@@ -122,7 +122,7 @@ def test_an_answer_that_did_not_arrive_is_there_when_it_is_asked_for_again(
 ) -> None:
     task_id = kapelle.play("[[do]]\nhang = true", directory)
     attempt = kapelle.wait_for_status(task_id, "running")["attempts"][0]["id"]
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     headers = {"Authorization": f"Bearer {token}"}
 
     def ask() -> Any:
@@ -147,7 +147,7 @@ def test_an_answer_that_an_agent_died_with_is_told_to_the_next_attempt(
     attempt = kapelle.wait_for_status(task_id, "running")["attempts"][0]["id"]
     log = kapelle.home.attempts / attempt / "out.log"
     until(lambda: log.exists() and b"I am stuck." in log.read_bytes(), "its last words")
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     headers = {"Authorization": f"Bearer {token}"}
     body = {"text": "Which?"}
     question = kapelle.call("POST", "/questions?timeout_s=0", body, headers)
@@ -232,7 +232,7 @@ def test_an_agent_says_how_far_it_is_and_hands_in_a_result_that_overrides_no_che
     assert "half of it" in kapelle.task(task_id)["reason"]
     assert "half of it" in kapelle.cli("list", cwd=repository).stdout
     attempt = kapelle.task(task_id)["attempts"][0]["id"]
-    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    token = make_attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     with pytest.raises(ApiError, match="at most 1,000,000 characters"):
         kapelle.call("POST", "/attempt/finish", {"result": ["x" * 1_000_000]},
                      {"Authorization": f"Bearer {token}"})  # fmt: skip

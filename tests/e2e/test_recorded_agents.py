@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tomlkit
 
-from tests.e2e import replay
-from tests.e2e.instance import Instance
+from tests.e2e.support import replay
+from tests.e2e.support.instance import Instance
 
 STREAMS = Path(__file__).parents[1] / "data" / "streams"
 # Those whose program prints the stream; the others' is made by a bridge beside the program.

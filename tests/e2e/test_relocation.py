@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import play
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.ensembles import play
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
 
 SECOND_TIME = """Play.
 ```rehearsal

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.e2e.ensembles import perform
-from tests.e2e.instance import Instance
-from tests.e2e.night import night, require_true
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import perform
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.night import night, require_true
+from tests.e2e.support.repositories import git
 
 
 def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from tests.e2e.ensembles import play
-from tests.e2e.instance import Instance, pauses
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import play
+from tests.e2e.support.instance import Instance, pauses
+from tests.e2e.support.repositories import make_repository
 
 
 def test_work_is_told_apart_by_its_repository_and_each_is_a_project(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import start
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import set_up, shell_instance
+from tests.e2e.support.ensembles import start
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import set_up, shell_instance
 
 PATTERNS: dict[str, dict[str, Any]] = {
     "loop": {"prompt": "x", "until": ["true"]},

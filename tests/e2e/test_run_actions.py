@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     SLOW,
     await_running_task,
     await_status,
@@ -18,8 +18,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     write_pattern,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 
 
 def test_cancelling_ends_a_check_too(kapelle: Instance, repository: Path) -> None:

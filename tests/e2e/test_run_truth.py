@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     YES,
     answer,
     await_running_task,
@@ -22,9 +22,9 @@ from tests.e2e.ensembles import (
     with_playbook,
     write_pattern,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git
+from tests.e2e.support.staging import until
 
 GOAL = {"goal": "Build it", "success_criteria": ["it is there"]}
 

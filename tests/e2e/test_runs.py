@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import FOR_EVER, perform, play, start, tasks_of
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.ensembles import FOR_EVER, perform, play, start, tasks_of
+from tests.e2e.support.instance import ApiError, Instance
 
 
 def test_time_runs_out_while_an_agent_works(kapelle: Instance, repository: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.staging import until
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.staging import until
 from tests.failpoints import failpoints_in
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance, pauses
+from tests.e2e.support.instance import ApiError, Instance, pauses
 from tests.e2e.test_children import Speaker
 
 SECRET = "hunter2/hunter2+x"

@@ -13,7 +13,7 @@ import pytest
 
 from kapelle.cli.daemon import Unit
 from kapelle.home import Home
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 # A systemctl that notes what it is told, and knows what is enabled.
 _SYSTEMCTL = """#!/bin/sh

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.door import Door
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.door import Door
+from tests.e2e.support.instance import ApiError, Instance
 
 _CONNECTIONS, _BODIES = 1020, 200
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     YES,
     answer,
     diamond_team,
@@ -11,8 +11,8 @@ from tests.e2e.ensembles import (
     rule,
     with_playbook,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 
 GOAL = {"goal": "Make all parts.", "success_criteria": ["there are four parts"]}
 

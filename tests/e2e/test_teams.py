@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     DIAMOND,
     RESTING,
     YES,
@@ -23,8 +23,8 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.staging import kinds
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import kinds
 
 GOAL = {"goal": "Build all parts", "success_criteria": ["all parts are there"]}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
-from tests.e2e.staging import shared_instance, until
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import shared_instance, until
+from tests.e2e.support.terminal import Terminal
 
 ASK = 'Play.\n```rehearsal\n[[do]]\nask = "Which colour?"\n```\n'
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"

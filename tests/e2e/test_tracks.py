@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import on_branch, perform, rest, start
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git, make_repository
-from tests.e2e.staging import until
+from tests.e2e.support.ensembles import on_branch, perform, rest, start
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git, make_repository
+from tests.e2e.support.staging import until
 
 _TEST = (
     'for f in features/*; do [ ! -e "$f" ] || [ -s "$f" ] || exit 1; done; ! grep "<<<" menu.txt'
 )
-_AGENT = Path(__file__).with_name("track_agent.py")
+_AGENT = Path(__file__).parent / "support" / "track_agent.py"
 
 
 def _sample(kapelle: Instance, path: Path, *categories: str, count: int = 6) -> Path:

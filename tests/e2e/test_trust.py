@@ -22,10 +22,10 @@ from kapelle.api.app import openapi
 from kapelle.cli.commands import commands, load
 from kapelle.cli.daemon import Unit
 from kapelle.domain.errors import Conflict, NotTrusted
-from tests.e2e.ensembles import perform, rest, start, tasks_of
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
-from tests.e2e.terminal import Terminal
+from tests.e2e.support.ensembles import perform, rest, start, tasks_of
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
+from tests.e2e.support.terminal import Terminal
 from tests.e2e.test_acp import Editor
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"

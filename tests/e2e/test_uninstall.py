@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from tests.e2e.ensembles import play
-from tests.e2e.instance import Instance, pauses
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import play
+from tests.e2e.support.instance import Instance, pauses
+from tests.e2e.support.repositories import git
 
 
 def _branches(repository: Path) -> set[str]:

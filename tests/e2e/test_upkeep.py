@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.store import backup
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import make_repository
 
 _WORK = '[[do]]\nwrite = "new.txt"\ncontent = "kept"\n[[do]]\nresult = "done"'
 
@@ -45,14 +45,14 @@ def test_backups_go_on_and_old_tasks_go_though_a_repository_was_deleted(
     stuck, old = kapelle.play(_WORK, lost), kapelle.play(_WORK, repository)
     for task_id in (stuck, old):
         assert kapelle.wait(task_id)["status"] == "completed"
-    _await(lambda: bool(backup.existing(kapelle.home.backups)), kapelle)
+    _await(lambda: bool(backup.list_backups(kapelle.home.backups)), kapelle)
     kapelle.kill()
     shutil.rmtree(lost)
     shutil.rmtree(kapelle.home.backups)
     _change(kapelle, "UPDATE tasks SET ended_at = 1")
     kapelle.start()
     _await(lambda: _is_gone(kapelle, old), kapelle)
-    _await(lambda: bool(backup.existing(kapelle.home.backups)), kapelle)
+    _await(lambda: bool(backup.list_backups(kapelle.home.backups)), kapelle)
     assert not lost.exists()
     assert (kapelle.home.worktrees / stuck / "new.txt").exists()
     assert kapelle.task(stuck)["archived_at"]
@@ -83,7 +83,7 @@ def test_a_large_log_is_shortened_and_written_on(tmp_path: Path, size: int) -> N
             _await(kept.exists, instance)
             _await(lambda: instance.home.log.stat().st_size < 100_000, instance)
         else:
-            _await(lambda: bool(backup.existing(instance.home.backups)), instance)
+            _await(lambda: bool(backup.list_backups(instance.home.backups)), instance)
             assert not kept.exists()
             assert instance.home.log.stat().st_size >= size
     finally:

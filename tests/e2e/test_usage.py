@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.instance import ApiError, Instance
+from tests.e2e.support.instance import ApiError, Instance
 
 CONFIG = '''
 [prices.known]

@@ -4,8 +4,8 @@ import re
 import time
 from pathlib import Path
 
-from tests.e2e.ensembles import rule, with_playbook
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import rule, with_playbook
+from tests.e2e.support.instance import Instance
 
 HOLDS = rule("Hold the slot", {"sleep": 8})
 WAITS = rule("Wait for it", {"say": "done"})

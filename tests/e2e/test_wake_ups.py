@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kapelle.engine.tasks.queue import SWEEP_VARIABLE
-from tests.e2e.ensembles import play, rest, start, write_pattern
-from tests.e2e.instance import Instance
-from tests.e2e.staging import set_up
+from tests.e2e.support.ensembles import play, rest, start, write_pattern
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.staging import set_up
 
 # What waits for a sweep would take an hour; a busy machine may need some seconds.
 SOON_S = 20

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     answer,
     cast,
     files_on_branch,
@@ -16,8 +16,8 @@ from tests.e2e.ensembles import (
     start,
     tasks_of,
 )
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import git
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import git
 from tests.e2e.test_children import wait_for
 
 NAMES = ["one", "two", "three", "four", "five"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import (
+from tests.e2e.support.ensembles import (
     YES,
     answer,
     files_on_branch,
@@ -17,8 +17,8 @@ from tests.e2e.ensembles import (
     start,
     with_playbook,
 )
-from tests.e2e.instance import ApiError, Instance
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.instance import ApiError, Instance
+from tests.e2e.support.repositories import git, make_repository
 
 _WRITE = '[[do]]\nwrite = "{name}"\ncontent = "{content}"'
 

@@ -138,8 +138,8 @@ async def test_a_history_that_cannot_be_read_for_a_while_loses_nothing(
             raise RuntimeError("the disk is away")
         return rows
 
-    found = events.after
-    monkeypatch.setattr(events, "after", after)
+    found = events.list_after
+    monkeypatch.setattr(events, "list_after", after)
     with statements(db) as asked:
         following = asyncio.create_task(follow(history, 2))
         while len(asked) < 5:  # noqa: ASYNC110  it follows, and looks again and again

@@ -15,6 +15,8 @@ SOURCE = ROOT / "src" / "kapelle"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["kapelle"]
 BUDGETS: dict[str, int] = HOUSE["budgets"]
 SMALLEST, LARGEST, SMALL_USER = 35, 600, 60
+# Modules that `make docs` writes may be as long as they are.
+GENERATED = {"kapelle.client.records"}
 LONGEST_PATTERN, LONGEST_PLAY = 400, 80
 # A package whose modules are looked up by the name of what they hold: each stands for itself.
 FOUND_BY_NAME = {"adapters", "patterns"}
@@ -80,7 +82,9 @@ def test_no_module_is_a_crumb_or_a_heap() -> None:
     # What is found by its name may be as short as it is.
     sizes = {n: _lines(p) for n, p in own.items() if p.parent.name not in FOUND_BY_NAME}
     assert [name for name, lines in sizes.items() if lines < SMALLEST] == []
-    assert [name for name, lines in sizes.items() if lines > LARGEST] == []
+    assert [
+        name for name, lines in sizes.items() if lines > LARGEST and name not in GENERATED
+    ] == []
 
 
 def test_no_module_has_a_single_small_user() -> None:

@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
-from kapelle.domain.errors import InvalidInput, KapelleError, field_problem
-from kapelle.domain.text import did_you_mean
+from kapelle.domain.errors import InvalidInput, KapelleError, read_field_problem
+from kapelle.domain.text import suggest_name
 from kapelle.service.caller import Caller
 
 _HEADERS = {
@@ -143,7 +143,7 @@ class Binding:
         for name, value in parse_qsl(request.scope["query_string"].decode("latin-1")):
             if name not in self._query_names:
                 names = ", ".join(self._query_names) or "none"
-                hint = did_you_mean(name, self._query_names) or f"Known are: {names}."
+                hint = suggest_name(name, self._query_names) or f"Known are: {names}."
                 raise InvalidInput(f"{name!r} is not known in this query.", hint=hint)
             if name in self._list_names:
                 query.setdefault(name, []).append(value)
@@ -177,7 +177,7 @@ class Binding:
                 # A field of the body is named without the parameter that is the body.
                 if finding["loc"][0] == self.model_parameter:
                     finding["loc"] = finding["loc"][1:]
-            problems = [field_problem(finding) for finding in findings]
+            problems = [read_field_problem(finding) for finding in findings]
             sentences = [problem.sentence for problem in problems]
             raise InvalidInput("; ".join(sentences), fields=problems) from None
         return {name: getattr(valid, name) for name in self.values.model_fields}

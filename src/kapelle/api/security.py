@@ -16,9 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
-
 from kapelle.domain.errors import Forbidden
-from kapelle.domain.ids import attempt_of
+from kapelle.domain.ids import read_attempt_token
 from kapelle.service import Service
 from kapelle.service.caller import OWNER, Caller
 
@@ -99,7 +98,7 @@ class RequestGuard:
         if scheme.lower() == "bearer":
             if hmac.compare_digest(token.strip().encode(), self._token.encode()):
                 return Principal("owner")
-            attempt_id = attempt_of(self._token, token.strip())
+            attempt_id = read_attempt_token(self._token, token.strip())
             if attempt_id:
                 return Principal("attempt", attempt_id)
             return Principal("nobody")

@@ -15,9 +15,9 @@ from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.batch import NAME, format_of, taken_as_text
+from kapelle.domain.batch import NAME, detect_format, list_unknown_fields
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 batches = command_group(
     "Keep lists of work, and work them off with `kapelle batch --list`." + LISTS
@@ -51,7 +51,7 @@ def save(
     file: Path = argument("FILE", "A list in .md or .csv; - reads Markdown from stdin."),
 ) -> CommandOutput:
     """Keep a list under a name; what was there is replaced."""
-    body = {"text": read_prompt(None, file, noun="list"), "format": format_of(file.name)}
+    body = {"text": read_prompt(None, file, noun="list"), "format": detect_format(file.name)}
     return _saved(DaemonConnection(), name, body)
 
 
@@ -72,8 +72,8 @@ def edit(name: BatchNameArgument) -> CommandOutput:
 
 def _saved(client: DaemonConnection, name: str, body: dict[str, Any]) -> CommandOutput:
     yield (found := client.put(_path(name), body))
-    data(counted(len(found["items"]), "item"))
-    for word in taken_as_text(body["text"]) if body.get("format") != "csv" else ():
+    data(format_count(len(found["items"]), "item"))
+    for word in list_unknown_fields(body["text"]) if body.get("format") != "csv" else ():
         say(f"`- {word}:` is no field, so it is part of the prompt.")
 
 

@@ -20,7 +20,7 @@ from kapelle.client.address import Address
 from kapelle.client.autostart import lock_holder
 from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError, NotFound, Unavailable
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.home import Home, read_own, write_private
 from kapelle.runner.shim.tree import start_time
 
@@ -66,7 +66,7 @@ def stop(
     yield {"stopped": pid is not None, "pid": pid, "agents": going}
     say("No daemon is running." if pid is None else "The daemon has stopped.")
     if going:
-        say(f"Still at work: {counted(going, 'agent')}; `kapelle stop --agents` ends them.")
+        say(f"Still at work: {format_count(going, 'agent')}; `kapelle stop --agents` ends them.")
 
 
 def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
@@ -184,12 +184,12 @@ def prune(
     yield (pruned := DaemonConnection().post("/prune", body, timeout=3600))
     for id_ in pruned["archived"]:
         data(id_)
-    room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
+    room = f"{size(pruned['bytes'])} in {format_count(pruned['inodes'], 'file')}"
     freed = "Would free" if dry_run else "Freed"
     packed = pruned["packed"]
     also = "would be" if dry_run else "were"
     if packed:
-        more = f"; the files of {counted(packed, 'ended attempt')} {also} packed"
+        more = f"; the files of {format_count(packed, 'ended attempt')} {also} packed"
     else:
         more = ""
     if dry_run and packed:

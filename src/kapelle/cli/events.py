@@ -12,7 +12,7 @@ from kapelle.cli.ids import completing
 from kapelle.cli.logs import Passage, check_passage
 from kapelle.cli.output import json_line
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 EventData = dict[str, Any]
 EventFacts = dict[str, Any]
@@ -249,7 +249,7 @@ def _reached(facts: EventFacts) -> Iterator[str]:
     done = facts.get("done")
     milestones = facts.get("milestones")
     if isinstance(milestones, list) and milestones:
-        yield f"{done or 0} of {counted(len(milestones), 'milestone')} done"
+        yield f"{done or 0} of {format_count(len(milestones), 'milestone')} done"
     elif facts.get("items") is not None:
         yield f"{done or 0} of {facts['items']} done"
     if facts.get("failed"):

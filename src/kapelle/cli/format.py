@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain import ids
-from kapelle.domain.report import RunFields, TaskFields, changed_nothing
+from kapelle.domain.report import RunFields, TaskFields, has_no_changes
 from kapelle.domain.states import is_delivering, is_resting
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.home import disk_use
 
 _ESCAPE_SEQUENCE = re.compile(
@@ -48,7 +48,7 @@ def clean_painted(line: str) -> str:
 def shown(text: str) -> str:
     """The text as it is read by people, with short ids, on a terminal; a program gets it whole."""
     if sys.stdout.isatty():
-        return ids.short(text)
+        return ids.shorten_ids(text)
     return text
 
 
@@ -313,7 +313,7 @@ def cost(known: float | None, unknown: int) -> str:
         return "unknown"
     if not unknown:
         return dollars(known)
-    return f"≥ {dollars(known)} ({counted(unknown, 'attempt')} unknown)"
+    return f"≥ {dollars(known)} ({format_count(unknown, 'attempt')} unknown)"
 
 
 def usage_line(usage: dict[str, Any]) -> str:
@@ -326,7 +326,7 @@ def usage_line(usage: dict[str, Any]) -> str:
     if usage["turns"] and not usage["input_tokens"] and not usage["output_tokens"]:
         facts = ["tokens unknown"]  # an answer of a model without tokens is one that told none
     if usage["turns"]:
-        facts.append(counted(usage["turns"], "turn"))
+        facts.append(format_count(usage["turns"], "turn"))
     price = usage["cost_usd"]
     facts.append("cost unknown" if price is None else dollars(price))
     return ", ".join(facts)
@@ -340,7 +340,7 @@ def status_words(item: dict[str, Any]) -> str:
         if is_scored_alone(item):
             return f"{status}, not verified (judged by score)"
         return f"{status}, not verified"
-    if changed_nothing(item):
+    if has_no_changes(item):
         return f"{status}, changed nothing"
     return status
 

@@ -11,7 +11,7 @@ from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import short
+from kapelle.domain.ids import shorten_ids
 
 Completions = list[tuple[str, str]]
 
@@ -106,7 +106,7 @@ def completing(what: str) -> Callable[[str], Completions]:
             return [
                 (form, one_line(about, 60))
                 for name, about in _offered(DaemonConnection(autostart=False), what)
-                for form in [name if incomplete.startswith(name[:4]) else short(name)]
+                for form in [name if incomplete.startswith(name[:4]) else shorten_ids(name)]
                 if form.startswith(incomplete)
             ]
         except Exception:

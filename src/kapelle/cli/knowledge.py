@@ -16,7 +16,7 @@ from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with
 from kapelle.cli.values import listed, not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 learnings = command_group("Look at what earlier work has taught, add to it and correct it." + LISTS)
 _STYLES = {"reported": "yellow", "discarded": "dim"}
@@ -138,7 +138,7 @@ def export(
     else:
         file.write_bytes(page)
         number = page.count(b"\n## ")
-        say(f"{file} holds {counted(number, 'learning')}.")
+        say(f"{file} holds {format_count(number, 'learning')}.")
 
 
 @learnings.command("import")

@@ -12,7 +12,7 @@ from kapelle.cli.pages import Items, RepositoryOption, repository_filter, whole_
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import counted, repository_names
+from kapelle.domain.text import format_count, shorten_paths
 
 _ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 QuestionReference = Annotated[
@@ -37,7 +37,7 @@ def questions(repository: RepositoryOption = None) -> CommandOutput:
 
 def _questions(found: Items) -> Iterator[str]:
     paths = {question.get("repository") or "" for question in found}
-    names = repository_names(paths - {""})
+    names = shorten_paths(paths - {""})
     for question in found:
         where = names.get(question.get("repository") or "")
         if where:
@@ -89,7 +89,8 @@ def answer(
     yield (work := client.get(path_of(question["run_id"] or question["task_id"])))
     data(work["id"])
     if left := len(work["questions"]):
-        say(f"It has {counted(left, 'question')} more; `kapelle questions` shows what is asked.")
+        more = format_count(left, "question")
+        say(f"It has {more} more; `kapelle questions` shows what is asked.")
     else:
         if is_run(work["id"]):
             follow = "runs tail"

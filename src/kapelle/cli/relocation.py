@@ -11,7 +11,7 @@ from kapelle.cli.format import one_line
 from kapelle.cli.output import say
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Forbidden, NotFound
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 _PATH = "/relocations"
 _COUNTED = ("task", "run", "schedule", "template", "learning", "project")
@@ -38,8 +38,8 @@ def relocate(
         say(f"A worktree could not be linked: {one_line(problem)}")
     if moved["trust"] == "changed":
         say("Not trusted any more, for what it may execute has changed: kapelle trust --show")
-    parts = [counted(moved[f"{noun}s"], noun) for noun in _COUNTED if moved[f"{noun}s"]]
-    parts += [counted(moved["worktrees"], "worktree")] if moved["worktrees"] else []
+    parts = [format_count(moved[f"{noun}s"], noun) for noun in _COUNTED if moved[f"{noun}s"]]
+    parts += [format_count(moved["worktrees"], "worktree")] if moved["worktrees"] else []
     parts += ["trust"] if moved["trust"] == "trusted" else []
     say(f"Moved to {one_line(moved['new'])}: {', '.join(parts) or 'nothing'}.")
 

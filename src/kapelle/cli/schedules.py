@@ -46,7 +46,7 @@ from kapelle.cli.start import starter_of
 from kapelle.cli.values import refuse, zone
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.times import typed_duration
+from kapelle.domain.times import format_duration
 
 ScheduleFields = dict[str, Any]
 
@@ -271,7 +271,7 @@ def trigger(schedule: ScheduleFields) -> str:
     if schedule["at"]:
         return f"at {_clock(schedule['at'], schedule)}{follows}"
     if schedule["every_s"]:
-        return f"every {typed_duration(schedule['every_s'])}"
+        return f"every {format_duration(schedule['every_s'])}"
     return follows.strip()
 
 

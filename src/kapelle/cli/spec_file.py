@@ -10,8 +10,8 @@ from kapelle.cli.command import meant
 from kapelle.cli.output import say
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty, read_bytes
-from kapelle.domain.errors import InvalidInput, problem
-from kapelle.domain.text import shown
+from kapelle.domain.errors import InvalidInput, format_problem
+from kapelle.domain.text import format_value
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 10_000
@@ -307,7 +307,7 @@ def _directory(source: _Source, given: str) -> str:
         return absolute_directory(source.directory / given)
     except InvalidInput:
         hint = "A relative path begins at the directory of the file."
-        raise InvalidInput(f"{shown(given)} is not a directory", hint=hint) from None
+        raise InvalidInput(f"{format_value(given)} is not a directory", hint=hint) from None
 
 
 def _validated(
@@ -349,7 +349,9 @@ def _words(error: Any, place: ValuePath, pattern: str) -> tuple[str, str]:
         return words, f"Known are {', '.join(known)}."
     name = _place_words(place) or f"the {pattern}"
     value = error["input"]
-    return problem(error, name, shown(value) if isinstance(value, str) else _kind(value)), ""
+    return format_problem(
+        error, name, format_value(value) if isinstance(value, str) else _kind(value)
+    ), ""
 
 
 def _place_words(place: ValuePath) -> str:

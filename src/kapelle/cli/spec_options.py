@@ -25,7 +25,7 @@ from kapelle.cli.ids import completing
 from kapelle.cli.values import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.options import KEY
-from kapelle.domain.times import typed_duration
+from kapelle.domain.times import format_duration
 
 Schema = dict[str, Any]
 Params = Mapping[str, Any]
@@ -158,7 +158,7 @@ class SpecOption:
             else:
                 default = self.default
             if self.kind == "duration":
-                default = typed_duration(self.default)
+                default = format_duration(self.default)
             elif isinstance(default, dict):
                 default = " ".join(f"{name}={value}" for name, value in default.items())
             words = f"{words} (default {default})".lstrip()

@@ -76,10 +76,10 @@ from kapelle.cli.values import (
 )
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
-from kapelle.domain.ids import is_part
+from kapelle.domain.ids import is_id_part
 from kapelle.domain.report import FINAL, RunFields, TaskFields
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.text import repository_names
+from kapelle.domain.text import shorten_paths
 
 # A run can be paused, besides all that a task can be.
 _STATUSES = (*TaskStatus, RunStatus.PAUSED)
@@ -146,7 +146,7 @@ def list_work(
 
 def rows(items: list[TaskFields | RunFields], repositories: bool = False) -> list[str]:
     """A table of tasks and runs, with the names of their repositories if wanted."""
-    names = repository_names({repository_path(item) for item in items})
+    names = shorten_paths({repository_path(item) for item in items})
 
     def row(item: TaskFields | RunFields) -> list[str]:
         # Who works on a task or did last may be a fallback agent.
@@ -434,7 +434,7 @@ def _id_and_message(
     """
     if message is not None or task_id is None:
         return task_id, message
-    if not is_part(task_id):
+    if not is_id_part(task_id):
         return None, task_id
     try:
         return work_id(DaemonConnection(), task_id), None

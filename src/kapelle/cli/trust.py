@@ -16,7 +16,7 @@ from kapelle.cli.output import data, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.home import Home
 
 _WORDS = {
@@ -60,7 +60,7 @@ def trust(
     elif show:
         say(f"{place}: {_WORDS[found['status']]}.")
     else:
-        items = counted(len(found["items"]), "item")
+        items = format_count(len(found["items"]), "item")
         say(f"{place} is trusted: it may now run the {items} above.")
 
 
@@ -104,7 +104,7 @@ def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
     """What stands there, each thing in a line or whole, or of what changed what went and came."""
     items = [(item["name"], item["text"].splitlines()) for item in found["items"]]
     lines = found["difference"] or [
-        f"{name}: {line}" if whole else f"{name} ({counted(len(text), 'line')})"
+        f"{name}: {line}" if whole else f"{name} ({format_count(len(text), 'line')})"
         if len(text) > 1 else f"{name} = {line}"
         for name, text in items
         for line in (text if whole else text[:1] or [""])
@@ -113,7 +113,7 @@ def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
     for line in lines[:most]:
         say(f"  {one_line(line)}")
     if len(lines) > most:
-        say(f"  and {counted(len(lines) - most, 'line')} more: kapelle trust --show")
+        say(f"  and {format_count(len(lines) - most, 'line')} more: kapelle trust --show")
 
 
 def prompts(

@@ -17,7 +17,7 @@ from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _require_dedicated(home: Home) -> None:
     foreign = [name for name in names if _stem(name) not in _NAMES_IN_HOME]
     if foreign:
         raise Conflict(
-            f"{home.root} also holds files that are not Kapelle's: {counted_files(foreign)}. "
+            f"{home.root} also holds files that are not Kapelle's: {format_files(foreign)}. "
             "Nothing was removed.",
             hint="Move them away, or remove by hand what belongs to Kapelle.",
         )

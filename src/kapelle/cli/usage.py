@@ -9,7 +9,7 @@ from kapelle.cli.output import say
 from kapelle.cli.pages import RepositoryOption, repository_filter
 from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 PROPERTIES = ("agent", "model", "project", "task", "run", "template", "outcome", "day")
 _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
@@ -49,7 +49,7 @@ def usage(
     else:
         say("Nothing was used: there are no such attempts.")
     if silent := report["total"]["unreported"]:
-        say(f"{counted(silent, 'attempt')} told nothing about usage.")
+        say(f"{format_count(silent, 'attempt')} told nothing about usage.")
 
 
 def report(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kapelle.cli.format import now
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.times import parse_duration, parse_moment, typed_duration
+from kapelle.domain.times import format_duration, parse_duration, parse_moment
 
 Value = TypeVar("Value")
 
@@ -49,7 +49,7 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
         found = parse_duration(typed)
         seconds = math.nan if found is None else found
     if least:
-        some = f"at least {typed_duration(least)}"
+        some = f"at least {format_duration(least)}"
     else:
         some = "more than 0"
     outside = f"{option} must be {some} and at most a year, not {text!r}."

@@ -45,7 +45,7 @@ from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.questions import asked_lines
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.report import RunFields, TaskFields, next_commands
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 
 StepFields = dict[str, Any]
 ViewItem = dict[str, Any]
@@ -120,7 +120,7 @@ def describe_task(task: TaskFields, messages: Sequence[ViewItem] = ()) -> Iterat
         limits = [f"{usd_limit(budget)} in all"]
     else:
         limits = []
-    limits += [f"{counted(turns, 'turn')} an attempt"] if turns else []
+    limits += [f"{format_count(turns, 'turn')} an attempt"] if turns else []
     limits += [f"{short(seconds)} an attempt"] if seconds else []
     only = "it only reports: what it changed is thrown away"
     facts = {
@@ -337,9 +337,9 @@ def _spent(run: RunFields) -> str:
     """What was used, against what may be."""
     spent = run["spent"]
     spec = run["spec"]
-    calls = counted(spent["agent_calls"], "agent call")
+    calls = format_count(spent["agent_calls"], "agent call")
     if spec.get("max_agent_calls"):
-        calls = f"{spent['agent_calls']:,} of {counted(spec['max_agent_calls'], 'agent call')}"
+        calls = f"{spent['agent_calls']:,} of {format_count(spec['max_agent_calls'], 'agent call')}"
     facts = [calls]
     budget = spec.get("budget_usd")
     cost = spent["cost_usd"]

@@ -21,7 +21,7 @@ from kapelle.client.values import (
 )
 from kapelle.client.work import Item, Piece
 from kapelle.domain.errors import Conflict
-from kapelle.domain.run import Run, Step, rests
+from kapelle.domain.run import Run, Step, is_at_rest
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
@@ -68,7 +68,7 @@ class AsyncWorkCollection(AsyncCollection[Piece]):
         """
 
         def is_over(answer: object) -> bool:
-            return rests(self._read(answer))
+            return is_at_rest(self._read(answer))
 
         path = item_path(self._path, id, "wait")
         return self._read(await self._connection.wait(path, {}, is_over, timeout_s))

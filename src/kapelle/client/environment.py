@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.environment import fitting, looks_secret, shell_of
+from kapelle.domain.environment import looks_secret, match_names, read_shell
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home, find_in_repository, read_small
 
@@ -38,9 +38,9 @@ def shell_for(home: Home, directory: object) -> dict[str, Any]:
     if isinstance(directory, str):
         for config in find_in_repository(home, Path(directory), "config.toml"):
             # A repository does not get at secrets by naming them.
-            theirs = fitting(os.environ, _passed(config))
+            theirs = match_names(os.environ, _passed(config))
             wanted += [name for name in theirs if not looks_secret(name)]
-    return shell_of(os.environ, wanted)
+    return read_shell(os.environ, wanted)
 
 
 def _current_directory() -> str | None:

@@ -10,7 +10,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kapelle.client.address import Address
-from kapelle.domain.errors import FieldProblem, KapelleError, Unauthorized, Unavailable, class_of
+from kapelle.domain.errors import (
+    FieldProblem,
+    KapelleError,
+    Unauthorized,
+    Unavailable,
+    find_error_class,
+)
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when a stream has no events.
@@ -131,7 +137,7 @@ def read_refusal(address: Address, status: int, reason: str, content: bytes) -> 
         if status >= 500:
             return ConnectionLost(text)
         return KapelleError(text)
-    error = class_of(code)(message, hint=hint, fields=fields)
+    error = find_error_class(code)(message, hint=hint, fields=fields)
     error.code = code
     if isinstance(error, Unauthorized):
         error.args = (f"{address} did not accept the token from {address.token_origin}.",)

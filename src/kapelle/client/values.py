@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kapelle.domain.errors import InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import InvalidInput, KapelleError, format_problems
 from kapelle.domain.specs import Spec
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def read(kind: type[T], answer: object, place: str) -> T:
         value: T = _make_adapter(kind).validate_python(answer)
     except ValidationError as error:
         raise KapelleError(
-            f"{place} was answered with what cannot be read: {sentence(error, 1)}.",
+            f"{place} was answered with what cannot be read: {format_problems(error, 1)}.",
             hint="Is the daemon of the same version as this program, and is it Kapelle at all?",
         ) from None
     return value

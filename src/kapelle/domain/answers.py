@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from kapelle.domain.errors import problem
-from kapelle.domain.json_schema import matches_schema, written_out
-from kapelle.domain.text import printable, shown
+from kapelle.domain.errors import format_problem
+from kapelle.domain.json_schema import list_violations, resolve_references
+from kapelle.domain.text import format_value, make_printable
 
 _MOST_PROBLEMS = 8
 # Each costs a look back over the text; one with more of them is no answer.
@@ -24,7 +24,7 @@ class UnreadableAnswer(ValueError):
     """An answer that cannot be read, said so that the model that wrote it can do better."""
 
 
-def instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
+def format_answer_instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
     """The paragraph of a prompt that asks for one JSON value of this schema and nothing else."""
     if isinstance(shape, dict):
         schema = shape
@@ -32,7 +32,7 @@ def instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
         schema = shape.model_json_schema()
     # One that refers to itself cannot be written out; its definitions stay.
     with suppress(ValueError):
-        schema = written_out(schema)
+        schema = resolve_references(schema)
     kind = {"object": "object", "array": "array"}.get(str(schema.get("type")), "value")
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return (
@@ -83,7 +83,7 @@ def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
 def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
     if isinstance(shape, dict):
         if isinstance(value, dict):
-            problems = matches_schema(value, shape)
+            problems = list_violations(value, shape)
         else:
             problems = ["it is no object"]
         if problems:
@@ -100,10 +100,10 @@ def _misfit(error: Exception) -> str:
         found = error.errors(include_url=False)
     else:
         found = []
-    problems = [*map(problem, found[:_MOST_PROBLEMS])] or [str(error)]
+    problems = [*map(format_problem, found[:_MOST_PROBLEMS])] or [str(error)]
     if len(found) > _MOST_PROBLEMS:
         problems.append(f"and {len(found) - _MOST_PROBLEMS} more")
-    return f"The JSON does not fit what was asked for: {'; '.join(map(printable, problems))}."
+    return f"The JSON does not fit what was asked for: {'; '.join(map(make_printable, problems))}."
 
 
 class _ParsedValue(NamedTuple):
@@ -188,12 +188,13 @@ def _end(text: str, at: int) -> int | None:
 def _trouble(text: str, error: Exception, *, cut_off: bool) -> str:
     if cut_off:
         return (
-            f"The JSON was cut off or never ends: its last words are {shown(text[-40:])}. "
+            f"The JSON was cut off or never ends: its last words are {format_value(text[-40:])}. "
             "Write the whole of it again, shorter if there was no room."
         )
     if not isinstance(error, json.JSONDecodeError):
-        return f"The JSON cannot be read: {shown(str(error))}. Write the whole of it again."
+        return f"The JSON cannot be read: {format_value(str(error))}. Write the whole of it again."
+    excerpt = format_value(text[error.pos : error.pos + 20])
     return (
         f"The JSON cannot be read at line {error.lineno}, column {error.colno}: {error.msg}, found "
-        f"{shown(text[error.pos : error.pos + 20])}. Write the whole of it again, as strict JSON."
+        f"{excerpt}. Write the whole of it again, as strict JSON."
     )

@@ -40,14 +40,14 @@ def read_items(text: str, kind: Format) -> list[BatchItem]:
     return items
 
 
-def taken_as_text(text: str) -> list[str]:
+def list_unknown_fields(text: str) -> list[str]:
     """The words that stand in a list in Markdown as fields do, are none, and so belong to prompts;
     those behind a backslash are meant so."""
     said = [_NESTED.match(line) for line in text.splitlines()]
     return list(dict.fromkeys(one[1] for one in said if one and one[1] not in _FIELDS))
 
 
-def format_of(name: str) -> Format:
+def detect_format(name: str) -> Format:
     """What a file of this name holds."""
     if name.lower().endswith(".csv"):
         return "csv"
@@ -125,7 +125,7 @@ def _put(item: BatchItem, name: str, value: str, place: str) -> None:
         item[name] = value
 
 
-def as_markdown(items: Iterable[BatchItem]) -> str:
+def format_markdown(items: Iterable[BatchItem]) -> str:
     """The list for people; read again, it says the same."""
     lines: list[str] = []
     for item in items:
@@ -137,7 +137,7 @@ def as_markdown(items: Iterable[BatchItem]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_csv(items: Iterable[BatchItem]) -> str:
+def format_csv(items: Iterable[BatchItem]) -> str:
     """The list for spreadsheets, with a column for whatever an item says."""
     told = [
         {"prompt": item["prompt"], **{name: "\n".join(value) for name, value in _cells(item)}}

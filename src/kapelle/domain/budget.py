@@ -43,7 +43,7 @@ class BudgetLimits:
         calls = self.max_agent_calls
         return RemainingBudget(
             seconds=None if seconds is None else max(0.0, seconds - spent.seconds),
-            usd=None if usd is None else left_usd(usd, spent.cost_usd),
+            usd=None if usd is None else subtract_usd(usd, spent.cost_usd),
             agent_calls=None if calls is None else max(0, calls - spent.agent_calls),
         )
 
@@ -53,31 +53,31 @@ class BudgetLimits:
         if left.seconds == 0:
             raise LimitReached(f"Its {self.max_seconds:g} s are over.")
         if left.usd == 0:
-            raise LimitReached(money_spent(self.max_usd or 0.0))
+            raise LimitReached(format_money_limit(self.max_usd or 0.0))
         return left
 
     def require_call(self, spent: Spent) -> RemainingBudget:
         """What is left; LimitReached when no agent may be called any more."""
         left = self.require(spent)
         if left.agent_calls == 0:
-            raise LimitReached(calls_spent("It", self.max_agent_calls or 0))
+            raise LimitReached(format_call_limit("It", self.max_agent_calls or 0))
         return left
 
 
-def left_usd(budget_usd: float, cost_usd: float | None) -> float:
+def subtract_usd(budget_usd: float, cost_usd: float | None) -> float:
     """What is left of an amount of money; 0 exactly when it is spent."""
     left = budget_usd - (cost_usd or 0.0)
     return 0.0 if left <= _ROUNDING_USD else left
 
 
-def money_spent(budget_usd: float) -> str:
+def format_money_limit(budget_usd: float) -> str:
     return f"Its budget of ${budget_usd:g} is spent."
 
 
-def calls_spent(who: str, limit: int) -> str:
+def format_call_limit(who: str, limit: int) -> str:
     return f"{who} may call agents {limit} times, and has."
 
 
-def limit_reason(limit: str) -> str:
+def format_limit_reason(limit: str) -> str:
     """Why a task or run was cancelled whose run has reached this limit."""
     return f"the run has nothing left: {limit}"

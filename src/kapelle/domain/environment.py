@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kapelle.domain.text import writable
+from kapelle.domain.text import make_storable
 
 # Of the person and the machine, of the network, and what build tools go by.
 ALLOWED = """
@@ -43,27 +43,27 @@ def looks_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def fitting(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
+def match_names(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
     """Those of the names that are wanted, by themselves or by a PREFIX*."""
     exact = {*wanted}
     prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
     return {name for name in names if name in exact or name.startswith(prefixes)}
 
 
-def allowed(names: Iterable[str], wanted: Sequence[str] = ()) -> set[str]:
+def select_allowed(names: Iterable[str], wanted: Sequence[str] = ()) -> set[str]:
     """The names that may be passed on: the usual ones unless they look secret, and the wanted."""
     known = list(names)
-    usual = {name for name in fitting(known, ALLOWED) if not looks_secret(name)}
-    return usual | fitting(known, wanted)
+    usual = {name for name in match_names(known, ALLOWED) if not looks_secret(name)}
+    return usual | match_names(known, wanted)
 
 
-def shell_of(environ: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, Any]:
+def read_shell(environ: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, Any]:
     """What a client tells of its environment: what may be passed on, of all else only the names."""
     named = [name for name in environ if _NAME.fullmatch(name) and "\0" not in environ[name]]
-    kept = allowed(named, wanted)
-    rest = set(named) - kept - fitting(named, _OF_SHELLS)
+    kept = select_allowed(named, wanted)
+    rest = set(named) - kept - match_names(named, _OF_SHELLS)
     return {
         # What is not UTF-8 cannot be sent as JSON.
-        "variables": {name: writable(environ[name]) for name in sorted(kept)},
+        "variables": {name: make_storable(environ[name]) for name in sorted(kept)},
         "dropped": sorted(rest)[:_MOST_NAMES],
     }

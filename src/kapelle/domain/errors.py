@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from kapelle.domain.text import shown
+from kapelle.domain.text import format_value
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -184,7 +184,7 @@ class Unavailable(KapelleError, code="unavailable", http_status=503):
     """The daemon does not answer."""
 
 
-def class_of(code: str) -> type[KapelleError]:
+def find_error_class(code: str) -> type[KapelleError]:
     """The class of errors that have a code; the root of them all for an unknown one."""
     known = [KapelleError]
     for kind in known:
@@ -228,33 +228,35 @@ def invalid_field(name: str, message: str, *, hint: str | None = None) -> Invali
 
 def invalid_spec(error: "ValidationError", before: str = "") -> InvalidInput:
     """Return an error with all that pydantic found wrong, and with the fields in question."""
-    return InvalidInput(before + sentence(error), fields=field_problems(error)[:_MOST_FIELDS])
+    return InvalidInput(
+        before + format_problems(error), fields=list_field_problems(error)[:_MOST_FIELDS]
+    )
 
 
-def sentence(error: "ValidationError", most: int = _MOST_PROBLEMS) -> str:
+def format_problems(error: "ValidationError", most: int = _MOST_PROBLEMS) -> str:
     """What pydantic found wrong, each with its place, without a full stop at the end."""
-    problems = field_problems(error)
+    problems = list_field_problems(error)
     sentences = [one.sentence for one in problems[:most]]
     if len(problems) > most:
         sentences.append(f"and {len(problems) - most} more")
     return "; ".join(sentences)
 
 
-def field_problems(error: "ValidationError") -> list[FieldProblem]:
+def list_field_problems(error: "ValidationError") -> list[FieldProblem]:
     """Return what pydantic found wrong, field by field."""
-    return [field_problem(one) for one in error.errors(include_url=False, include_input=False)]
+    return [read_field_problem(one) for one in error.errors(include_url=False, include_input=False)]
 
 
-def problem(details: Any, place: str = "", given: str = "") -> str:
+def format_problem(details: Any, place: str = "", given: str = "") -> str:
     """One of pydantic's findings as a sentence, with its place or another one, and with what was
     given where that is among the details."""
-    found = field_problem(details, given)
+    found = read_field_problem(details, given)
     if place:
         return found.at(place)
     return found.sentence
 
 
-def field_problem(details: Any, given: str = "") -> FieldProblem:
+def read_field_problem(details: Any, given: str = "") -> FieldProblem:
     """Return one of pydantic's findings, with what was given where that is among the details."""
     path = tuple(part for part in details["loc"] if part != "[key]")
     facts = details.get("ctx", {})
@@ -262,7 +264,7 @@ def field_problem(details: Any, given: str = "") -> FieldProblem:
     if kind in _MUST_BE:
         message = f"must be {_MUST_BE[kind].format_map(facts)}"
         if given or "input" in details:
-            message += f", not {given or shown(details['input'])}"
+            message += f", not {given or format_value(details['input'])}"
         return FieldProblem(path, message)
     if kind in _WORDS:
         message = _WORDS[kind].format_map(facts)

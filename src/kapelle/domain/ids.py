@@ -50,17 +50,17 @@ def is_id(kind: IdKind, text: str) -> bool:
     return prefix == kind and _BODY.fullmatch(body) is not None
 
 
-def kind_of(id_: str) -> str:
+def read_kind(id_: str) -> str:
     """What an id is of."""
     return id_.partition("_")[0]
 
 
-def body(id_: str) -> str:
+def strip_kind(id_: str) -> str:
     """The characters behind the kind, by which ids of all kinds sort by time."""
     return id_.partition("_")[2]
 
 
-def as_part(kind: IdKind, text: str) -> str | None:
+def parse_id_part(kind: IdKind, text: str) -> str | None:
     """What a person typed, as a part of the 26 characters; None if it cannot be one."""
     body = text.strip().lower().removeprefix(f"{kind}_")
     if not body or len(body) > 26 or any(letter not in _ALPHABET for letter in body):
@@ -68,13 +68,13 @@ def as_part(kind: IdKind, text: str) -> str | None:
     return body
 
 
-def is_part(text: str) -> bool:
+def is_id_part(text: str) -> bool:
     """Whether somebody may have typed a text as an id, or as a part of one."""
     kind, mark, _ = text.strip().lower().partition("_")
-    return as_part(kind if mark else "task", text) is not None  # type: ignore[arg-type]
+    return parse_id_part(kind if mark else "task", text) is not None  # type: ignore[arg-type]
 
 
-def short(text: str) -> str:
+def shorten_ids(text: str) -> str:
     """A text in which ids stand by their short forms."""
     return _WHOLE.sub(lambda whole: whole[1][-SHORT:], text)
 
@@ -82,7 +82,7 @@ def short(text: str) -> str:
 _PREFIX = "kapelle-attempt."
 
 
-def attempt_token(secret: str, attempt_id: str) -> str:
+def make_attempt_token(secret: str, attempt_id: str) -> str:
     """The token of an attempt: made from the daemon's secret, so that none has to be stored."""
     # Imported here: the command line, which needs only ids, starts sooner without.
     import hashlib
@@ -92,14 +92,14 @@ def attempt_token(secret: str, attempt_id: str) -> str:
     return f"{_PREFIX}{attempt_id}.{digest}"
 
 
-def attempt_of(secret: str, token: str) -> str | None:
+def read_attempt_token(secret: str, token: str) -> str | None:
     """The attempt that a token was made for; None for any other text."""
     if not token.startswith(_PREFIX):
         return None
     attempt_id = token.removeprefix(_PREFIX).rpartition(".")[0]
     import hmac
 
-    made = attempt_token(secret, attempt_id)
+    made = make_attempt_token(secret, attempt_id)
     if hmac.compare_digest(made.encode(), token.encode()):
         return attempt_id
     return None

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import count, islice
 from typing import Any
 
-from kapelle.domain.text import printable
+from kapelle.domain.text import make_printable
 
 _MOST_PROBLEMS = 20
 _DEEPEST = 60
@@ -43,29 +43,29 @@ def check_schema(schema: Any) -> None:
     if not isinstance(schema, dict):
         raise ValueError("the schema must be an object")
     rules = _draft()(_draft().META_SCHEMA)
-    for problem in map(_said, rules.iter_errors(written_out(schema))):
+    for problem in map(_said, rules.iter_errors(resolve_references(schema))):
         raise ValueError(problem)
 
 
-def matches_schema(value: Any, schema: dict[str, Any]) -> list[str]:
+def list_violations(value: Any, schema: dict[str, Any]) -> list[str]:
     """What is wrong with a value, each with its path, at most 20 of them; none if it fits.
 
     The schema is one that passed `check_schema`. Keywords that are not known are ignored.
     """
-    found = _validator()(written_out(schema)).iter_errors(value)
+    found = _validator()(resolve_references(schema)).iter_errors(value)
     return [*map(_said, islice(found, _MOST_PROBLEMS))]
 
 
 def _said(error: Any) -> str:
     path = error.json_path.removeprefix("$").removeprefix(".")
-    return printable(f"{path}: {error.message}" if path else error.message)
+    return make_printable(f"{path}: {error.message}" if path else error.message)
 
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def written_out(schema: dict[str, Any]) -> dict[str, Any]:
+def resolve_references(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with its local references replaced by what they mean, and without titles.
 
     Raises ValueError for one that leads nowhere or to itself, and for a schema out of proportion.

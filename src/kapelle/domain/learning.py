@@ -88,7 +88,7 @@ class LearningFilter(Record):
     cursor: LearningId | None = None
 
 
-def as_markdown(learnings: Iterable[Learning]) -> str:
+def format_markdown(learnings: Iterable[Learning]) -> str:
     """Learnings as one page, from which they can be read back."""
     return "\n".join(["# Learnings\n", *map(_section, learnings)])
 
@@ -102,7 +102,7 @@ def _section(learning: Learning) -> str:
     return f"## {learning.title}\n<!-- {told} -->\n\n{text}\n"
 
 
-def from_markdown(text: str) -> list[dict[str, Any]]:
+def parse_markdown(text: str) -> list[dict[str, Any]]:
     """The fields of the learnings on a page; one that a person wrote has a heading and a text."""
     found = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:

@@ -121,7 +121,7 @@ class Permission(Record):
     reason: str | None = None
 
 
-def normalised(path: str, directory: str, checkout: str) -> str:
+def normalize_path(path: str, directory: str, checkout: str) -> str:
     """A path as it stands in a checkout; InvalidInput if it leads out of that."""
     whole = posixpath.normpath(posixpath.join(directory, path))
     if whole == checkout:
@@ -131,7 +131,7 @@ def normalised(path: str, directory: str, checkout: str) -> str:
     return whole[len(checkout.rstrip("/")) + 1 :]
 
 
-def conflicts(paths: Iterable[str], others: Iterable[str]) -> bool:
+def has_conflict(paths: Iterable[str], others: Iterable[str]) -> bool:
     """Whether one of the paths and one of the others, or what is below them, are the same file."""
     known = list(others)
     return any(_meet(one, other) for one in paths for other in known)
@@ -213,7 +213,7 @@ def _along(reached: int, free: int) -> int:
     return ((free + (reached & free)) ^ free) | reached
 
 
-def written(given: Mapping[str, object]) -> list[str]:
+def list_written_paths(given: Mapping[str, object]) -> list[str]:
     """The paths that a tool of an agent would evidently write, by what it is given; everything
     where those are too many or too long to be looked at."""
     paths = _written(given)

@@ -36,7 +36,7 @@ _OF_AGENT = frozenset(
 _OF_MACHINE = frozenset({FailureClass.DISK_FULL, FailureClass.LIMIT})
 
 
-def need_of(
+def find_need(
     work: Mapping[Any, Any],
     now: datetime,
     *,
@@ -88,7 +88,7 @@ def is_undelivered(status: str, delivery: Mapping[Any, Any] | None) -> bool:
     return is_held and status == TaskStatus.COMPLETED
 
 
-def cause_of(kind: NeedKind, failure: str | None, agent: str | None) -> str | None:
+def find_cause(kind: NeedKind, failure: str | None, agent: str | None) -> str | None:
     """Return what a need shares with others that one action settles; None if it stands alone."""
     if kind is NeedKind.LOOK:
         return kind

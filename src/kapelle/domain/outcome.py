@@ -138,7 +138,7 @@ def _respond(
         case FailureResponse.WAIT_FOR_RESET if not hopeless:
             return _wait(failure, status, reason, history, now)
         case FailureResponse.OUTLAST if overloaded_for < _OUTLAST:
-            pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
+            pause = compute_backoff(_OUTLAST_RETRY, history.overloads, jitter)
             at = max(failure.retry_at or now, now + timedelta(seconds=pause))
             return AttemptOutcome(
                 status, again, reason, None, at, spends_a_try=False, next_mode="resume"
@@ -154,14 +154,14 @@ def _respond(
         return AttemptOutcome(status, again, reason, None, None, False, "resume", message)
     if retry.policy == "none" or history.tries >= retry.max_attempts:
         return AttemptOutcome(status, TaskStatus.FAILED, reason)
-    at = now + timedelta(seconds=backoff_s(retry, history.tries, jitter))
+    at = now + timedelta(seconds=compute_backoff(retry, history.tries, jitter))
     return AttemptOutcome(status, again, reason, not_before=at)
 
 
 def _wait(
     failure: Failure, status: AttemptStatus, reason: str, history: History, now: datetime
 ) -> AttemptOutcome:
-    at = reset(failure.retry_at, now)
+    at = estimate_reset(failure.retry_at, now)
     again = history.refusals - 1
     if failure.retry_at:
         least_s = 1.0
@@ -176,13 +176,13 @@ def _wait(
     )
 
 
-def backoff_s(retry: RetrySpec, tries: int, jitter: float) -> float:
+def compute_backoff(retry: RetrySpec, tries: int, jitter: float) -> float:
     """Doubles with every try, 30 % more or less so that not all come at once, up to the cap."""
     delay = retry.delay_s * 2.0 ** min(max(tries, 1) - 1, 60) * (0.7 + 0.6 * jitter)
     return min(delay, retry.max_delay_s)
 
 
-def reset(stated: datetime | None, now: datetime) -> datetime:
+def estimate_reset(stated: datetime | None, now: datetime) -> datetime:
     """When a limit ends, by the word of whoever set it, within reason."""
     at = stated or now + _UNSTATED
     return min(max(at, now + timedelta(seconds=1)), now + _LONGEST_WAIT)

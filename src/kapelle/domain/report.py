@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import counted, excerpt, repository_names
+from kapelle.domain.text import excerpt, format_count, shorten_paths
 
 TaskFields = dict[str, Any]
 RunFields = dict[str, Any]
@@ -52,7 +52,7 @@ _COMMANDS = {
 }
 
 
-def next_commands(item: TaskFields | RunFields) -> list[tuple[str, str]]:
+def next_commands(item: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
     if "spent" in item:
         names = _for_run(item)
@@ -72,7 +72,7 @@ def next_commands(item: TaskFields | RunFields) -> list[tuple[str, str]]:
     return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
 
 
-def _for_task(task: TaskFields) -> list[str]:
+def _for_task(task: Mapping[str, Any]) -> list[str]:
     status = task["status"]
     if task.get("archived_at") or status == "completed":
         workspace = task["workspace"]
@@ -94,7 +94,7 @@ def _for_task(task: TaskFields) -> list[str]:
     return ["look", "resume", "retry"]
 
 
-def _for_run(run: RunFields) -> list[str]:
+def _for_run(run: Mapping[str, Any]) -> list[str]:
     status = run["status"]
     workspace = run["workspace"]
     if status == "waiting":
@@ -119,7 +119,7 @@ def _for_run(run: RunFields) -> list[str]:
     return ["run steps", "diff", "merge anyway"]
 
 
-def changed_nothing(item: TaskFields | RunFields) -> bool:
+def has_no_changes(item: Mapping[str, Any]) -> bool:
     """Whether done work left its branch as it was, though it was not only to report."""
     place = item.get("workspace") or {}
     if item["status"] != "completed" or item.get("read_only") or not place.get("base_commit"):
@@ -127,7 +127,7 @@ def changed_nothing(item: TaskFields | RunFields) -> bool:
     return place["commit"] in {None, place["base_commit"]}
 
 
-def group_of(item: TaskFields | RunFields) -> str:
+def find_group(item: Mapping[str, Any]) -> str:
     """Where work stands in a report: needs, failed, done or open."""
     if item["need"]:
         return "needs"
@@ -137,7 +137,7 @@ def group_of(item: TaskFields | RunFields) -> str:
     return {"completed": "done", "failed": "failed", "cancelled": "failed"}.get(status, "open")
 
 
-def markdown(report: dict[str, Any]) -> str:
+def format_report(report: dict[str, Any]) -> str:
     """A report for people and for mail; every command in it can be typed as it is."""
     return "\n".join(_lines(report)) + "\n"
 
@@ -152,10 +152,10 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     else:
         yield _summary(report)
     if cost["attempts"]:
-        price = price_words(cost["cost_usd"], cost["unknown_cost"] + cost["unreported"])
-        yield f"Cost: {price}; {counted(cost['attempts'], 'attempt')}, {_token_words(cost)}."
+        price = format_price(cost["cost_usd"], cost["unknown_cost"] + cost["unreported"])
+        yield f"Cost: {price}; {format_count(cost['attempts'], 'attempt')}, {_token_words(cost)}."
     paths = {entry["repository"] for entry in entries if entry["repository"]}
-    repositories = repository_names(paths)
+    repositories = shorten_paths(paths)
     for group, heading in _SECTIONS.items():
         if found := [entry for entry in entries if entry["group"] == group]:
             yield from ("", f"## {heading}", "")
@@ -201,11 +201,11 @@ def _entry(entry: ReportRow, repository: str | None) -> Iterator[str]:
     facts += [f"in {_inline(repository)}"] if repository else []
     facts += [entry["pattern"]] if entry["pattern"] else []
     facts += ["by schedule"] if entry["schedule_id"] else []
-    facts += [counted(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []
+    facts += [format_count(entry["attempts"], "attempt")] if entry["attempts"] > 1 else []
     facts += [f"merged into {entry['base']}"] if entry["merged"] else []
     facts += [_pull_request(entry["delivery"])] if _url(entry) else []
     if entry["cost_usd"] is not None:
-        facts.append(price_words(entry["cost_usd"], 0))
+        facts.append(format_price(entry["cost_usd"], 0))
     yield f"- {', '.join(facts)}"
     if entry["reason"]:
         yield f"  {_inline(entry['reason'])}"
@@ -226,7 +226,7 @@ def _entry(entry: ReportRow, repository: str | None) -> Iterator[str]:
         yield f"  `{one['command']}` {one['does']}"
 
 
-def _is_undelivered(item: ReportRow) -> bool:
+def _is_undelivered(item: Mapping[str, Any]) -> bool:
     """Whether it is completed, and not or not yet where it was to be delivered to."""
     is_open = (item.get("delivery") or {}).get("status") in {"pending", "failed"}
     return item["status"] == "completed" and is_open
@@ -277,13 +277,13 @@ def _inline(text: str) -> str:
     return excerpt(" ".join(text.split()), _SHOWN).replace("`", "'")
 
 
-def price_words(usd: float | None, unknown: int) -> str:
+def format_price(usd: float | None, unknown: int) -> str:
     """Format a sum of costs; ≥ marks a sum that lacks the cost of some attempts."""
     if usd is None:
         return "unknown"
     if not unknown:
         return f"${usd:.2f}"
-    return f"≥ ${usd:.2f} ({counted(unknown, 'attempt')} of unknown price)"
+    return f"≥ ${usd:.2f} ({format_count(unknown, 'attempt')} of unknown price)"
 
 
 def _token_words(used: dict[str, Any]) -> str:

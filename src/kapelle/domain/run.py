@@ -45,7 +45,7 @@ class Run(Work):
     spent: Spent
 
 
-def rests(work: Task | Run) -> bool:
+def is_at_rest(work: Task | Run) -> bool:
     """Whether nothing more happens to it by itself, its delivery included."""
     if work.delivery:
         delivery = vars(work.delivery)

@@ -24,7 +24,7 @@ from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
-from kapelle.domain.times import parse_moment, seconds_of
+from kapelle.domain.times import parse_moment, read_seconds
 
 _FIVE = "minute, hour, day of month, month and day of week"
 _SHORT_FORMS = {
@@ -160,7 +160,7 @@ class ScheduleSpec(Spec):
     at: Moment | None = field(
         None, "once: 2h, 18:30 or 2030-01-31T18:30", metavar="TIME", kind="moment"
     )
-    every_s: Annotated[float, BeforeValidator(seconds_of)] | None = field(
+    every_s: Annotated[float, BeforeValidator(read_seconds)] | None = field(
         None, "at once, then so long after each success: seconds, or 10m or 2h", "--every",
         help="at once, then so long after each success", kind="duration", ge=1, le=_YEAR_S,
         allow_inf_nan=False,

@@ -17,8 +17,8 @@ from pydantic import (
 
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import Argument, Option, argument, command, group, option
-from kapelle.domain.text import first_line
-from kapelle.domain.times import seconds_of
+from kapelle.domain.text import take_first_line
+from kapelle.domain.times import read_seconds
 
 MAX_PROMPT_BYTES = 1_000_000
 
@@ -101,7 +101,7 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 RepositoryPath = Annotated[Text, Field(min_length=1, max_length=4000)]
 # A number, or a duration with units such as 10m.
 Seconds = Annotated[
-    float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(seconds_of)
+    float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(read_seconds)
 ]
 # How long a request may wait for something before it is answered as things are.
 WaitSeconds = Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)]
@@ -300,7 +300,7 @@ class WorkSpec(Spec):
     @property
     def display_title(self) -> str:
         """Its title, or one made of the first line of what it is about; may be empty."""
-        return self.title or first_line(self.subject)
+        return self.title or take_first_line(self.subject)
 
 
 class TaskSpec(WorkSpec):

@@ -10,24 +10,24 @@ _LONGEST_LINE = 300
 _SHOWN_FILES = 3
 
 
-def writable(text: str) -> str:
+def make_storable(text: str) -> str:
     """The text without what neither prompt nor database may hold: NUL, half a surrogate pair."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def titled(text: str, longest: int = 200) -> str:
+def make_title(text: str, longest: int = 200) -> str:
     """The text as one printable line that is short enough for a title."""
     line = re.sub(r"\s+", " ", text).strip()
     return excerpt("".join(letter for letter in line if letter.isprintable()), longest)
 
 
-def first_line(text: str, longest: int = 80) -> str:
+def take_first_line(text: str, longest: int = 80) -> str:
     """The first line of a text as a title; empty if there is none."""
     lines = text.strip().splitlines()
     if lines:
-        return titled(lines[0], longest)
+        return make_title(lines[0], longest)
     return ""
 
 
@@ -49,7 +49,7 @@ def cut(value: Any, longest: int) -> Any:
     return value
 
 
-def repository_names(paths: Iterable[str]) -> dict[str, str]:
+def shorten_paths(paths: Iterable[str]) -> dict[str, str]:
     """Return the shortest end of each path that no other path has."""
     parts = {path: [part for part in path.split("/") if part] or [path] for path in paths}
     names: dict[str, str] = {}
@@ -63,14 +63,14 @@ def repository_names(paths: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """The noun with its number: 1 iteration, 2 iterations."""
     if number == 1:
         return f"{number:,} {noun}"
     return f"{number:,} {noun}s"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """A question after the name that is most like another; empty if none is."""
     # A program is rarely asked this, and should not pay for it when it starts.
     from difflib import get_close_matches
@@ -81,7 +81,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return ""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a sentence: short, on one line, with nothing that cannot be printed."""
     if isinstance(value, dict):
         if value:
@@ -98,10 +98,10 @@ def shown(value: Any) -> str:
         if cut.isprintable():
             return repr(cut)
         return ascii(cut)
-    return printable(str(value))
+    return make_printable(str(value))
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """A text as it is, or what stands for what in it cannot be printed; never very long."""
     cut = excerpt(text, _LONGEST_LINE)
     if cut.isprintable():
@@ -109,7 +109,7 @@ def printable(text: str) -> str:
     return ascii(cut)[1:-1]
 
 
-def search_terms(text: str) -> list[list[str]]:
+def split_search_terms(text: str) -> list[list[str]]:
     """What is looked for: each word by itself, the words between quotation marks together.
 
     Nothing that is typed is an operator; words are cut where full-text indexes cut them.
@@ -124,7 +124,7 @@ def search_terms(text: str) -> list[list[str]]:
     return found
 
 
-def counted_files(files: list[str]) -> str:
+def format_files(files: list[str]) -> str:
     """The first few of these, and how many more there are."""
     if len(files) > _SHOWN_FILES:
         more = f" and {len(files) - _SHOWN_FILES} more"
@@ -133,7 +133,7 @@ def counted_files(files: list[str]) -> str:
     return ", ".join(files[:_SHOWN_FILES]) + more
 
 
-def relocated(path: str, old: str, new: str) -> str:
+def relocate_path(path: str, old: str, new: str) -> str:
     """Return a path at or below old as it is called once old was moved to new."""
     if path == old or path.startswith(f"{old}/"):
         return new + path[len(old) :]

@@ -18,7 +18,7 @@ def parse_duration(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(typed))
 
 
-def typed_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
     left = seconds
     parts = ""
@@ -28,7 +28,7 @@ def typed_duration(seconds: float) -> str:
     return parts + (f"{left:g}s" if left or not parts else "")
 
 
-def seconds_of(value: Any) -> Any:
+def read_seconds(value: Any) -> Any:
     """Replace a duration with units by its seconds; everything else is left to the field."""
     if isinstance(value, str) and (seconds := parse_duration(value)) is not None:
         return seconds

@@ -25,7 +25,7 @@ from kapelle.runner import pack
 from kapelle.settings.models import UpkeepSettings
 from kapelle.store import attempts, events, processes, runs, schedules, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import archivable, update_work
+from kapelle.store.query import list_archivable, update_work
 
 _log = logging.getLogger("kapelle.upkeep")
 _AT_A_TIME = 100
@@ -81,12 +81,12 @@ async def archive_task(parts: Parts, text: str) -> Task:
 async def archive_run(parts: Parts, text: str) -> Run:
     """Archive an ended run with its tasks: remove worktrees, keep their content."""
     run = await parts.db.write(archive, runs.get, text)
-    for task_id in await parts.db.read(runs.ended_tasks, run.id):
+    for task_id in await parts.db.read(runs.list_ended_tasks, run.id):
         with suppress(Conflict):  # it was resumed meanwhile
             await archive_task(parts, task_id)
     # The first of a family is the run itself; each run archives its own children.
-    for child in (await parts.db.read(runs.family, run.id))[1:]:
-        if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
+    for child in (await parts.db.read(runs.list_family, run.id))[1:]:
+        if (await parts.db.read(runs.load_row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
     await _discard(parts, run, undo=run.archived_at is None)
     return await parts.db.read(runs.get, run.id)
@@ -118,7 +118,7 @@ async def put_away_merged(
     The base is that of the work or `into`; squashed means that it holds the content as other
     commits. Failures are retried later.
     """
-    worktrees = await parts.db.read(tasks.merged_worktrees, of)
+    worktrees = await parts.db.read(tasks.list_merged_worktrees, of)
     if of:
         present = set(worktrees)
     else:
@@ -127,10 +127,10 @@ async def put_away_merged(
     async def put_away(owner: str) -> None:
         branch, base = worktrees[owner]
         # Open work that is to be merged into the branch still needs it.
-        if await parts.db.read(tasks.is_base, branch):
+        if await parts.db.read(tasks.is_pending_base, branch):
             return
         # Look again: earlier removals may have taken a while.
-        if owner in await parts.db.read(tasks.merged_worktrees, owner):
+        if owner in await parts.db.read(tasks.list_merged_worktrees, owner):
             await parts.workspaces.put_away_merged(owner, into or base, is_squashed=is_squashed)
 
     await setbacks.each(sorted(present & worktrees.keys()), put_away)
@@ -164,7 +164,7 @@ async def archive_old(
             await archive_work(parts, owner)
             archived_ids.append(owner)
 
-    await setbacks.each(await parts.db.read(archivable, *due, most), put_away)
+    await setbacks.each(await parts.db.read(list_archivable, *due, most), put_away)
     return archived_ids
 
 
@@ -176,8 +176,8 @@ async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, 
     """
     home = parts.home
     if dry_run:
-        archivable_ids = await parts.db.read(archivable, *due, _MOST)
-        worktrees_by_owner = await parts.db.read(tasks.merged_worktrees)
+        archivable_ids = await parts.db.read(list_archivable, *due, _MOST)
+        worktrees_by_owner = await parts.db.read(tasks.list_merged_worktrees)
         worktrees = [home.worktrees / owner for owner in {*archivable_ids, *worktrees_by_owner}]
         unpacked_count = len(await _list_unpacked(parts, _MOST))
         return archivable_ids, unpacked_count, *await asyncio.to_thread(disk_use, *worktrees)
@@ -205,7 +205,7 @@ async def _list_unpacked(parts: Parts, most: int) -> list[str]:
     names = await asyncio.to_thread(os.listdir, home.attempts)
     process_names = await asyncio.to_thread(os.listdir, home.processes)
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
-    loose |= await parts.db.read(processes.owners, process_names)
+    loose |= await parts.db.read(processes.find_owners, process_names)
     owners: list[str] = []
     for noun in (attempts, runs):
         owners += await parts.db.read(noun.ended_of, sorted(loose), limit, most)
@@ -237,7 +237,7 @@ async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_
 async def pack_objects(parts: Parts) -> None:
     """Pack the loose objects of recent worktrees in their repositories."""
     since = datetime.now(UTC) - _RECENT
-    for directory in await parts.db.read(tasks.directories_of_worktrees, since):
+    for directory in await parts.db.read(tasks.list_worktree_directories, since):
         try:
             await parts.workspaces.pack_objects(Path(directory))
         except (KapelleError, OSError) as error:
@@ -269,9 +269,9 @@ async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
         return
     limit = datetime.now(UTC) - timedelta(days=days)
     # Some owners may be skipped, so read more than are deleted at a time.
-    owners = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
+    owners = await parts.db.read(tasks.list_ended_before, limit, _AT_A_TIME + len(setbacks))
     await setbacks.each(owners, lambda task_id: forget_task(parts, task_id, limit))
-    owners = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
+    owners = await parts.db.read(runs.list_ended_before, limit, _AT_A_TIME + len(setbacks))
     await setbacks.each(owners, partial(_forget_run, parts))
     await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
     await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)

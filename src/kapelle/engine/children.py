@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.budget import left_usd
+from kapelle.domain.budget import subtract_usd
 from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import CheckKind, WorkspaceKind
@@ -16,7 +16,7 @@ from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import ChildrenSettings
 from kapelle.store import attempts, children, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, resolve, work_rows
+from kapelle.store.query import Row, resolve_id, rows_of_work
 from kapelle.workspaces import repository_of
 
 # What may hold secrets, or commands that Kapelle would start: a child has its parent's. What it
@@ -37,9 +37,9 @@ class NoRoom(LimitReached):
 async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
     """The specification of a task or run, a valid one, with what it takes over from the task that
     asks for it; raises what an attempt may not ask for."""
-    parent = await parts.db.read(tasks.row, parent_id)
+    parent = await parts.db.read(tasks.load_row, parent_id)
     require_modest(spec)
-    own_attempts = await parts.db.read(attempts.of_task, parent_id)
+    own_attempts = await parts.db.read(attempts.list_rows, parent_id)
     last_attempt_id = own_attempts[-1]["id"]
     places = {name: spec[name] for name in ("directory",) if name in spec}
     spec = {**await parts.without_secrets(parent_id, last_attempt_id, spec), **places}
@@ -48,11 +48,11 @@ async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[s
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
             raise not_own(str(other))
     of_root = parts.settings().children.budget_usd
-    found = await parts.db.read(children.tightest, parent_id, of_root)
+    found = await parts.db.read(children.find_tightest_budget, parent_id, of_root)
     if found is None:
         left = None
     else:
-        left = left_usd(*found)
+        left = subtract_usd(*found)
     asked = spec.get("budget_usd")
     if left is not None and (not left or (asked and asked > left)):
         raise LimitReached(
@@ -102,8 +102,8 @@ def require_modest(spec: Any, around: str = "") -> None:
 def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> bool:
     """Whether a task or run is below an attempt's task, or itself that task or its run."""
     try:
-        id_ = resolve(connection, text, "task", "run")
-        run_id = tasks.row(connection, parent_id)["run_id"]
+        id_ = resolve_id(connection, text, "task", "run")
+        run_id = tasks.load_row(connection, parent_id)["run_id"]
     except (NotFound, InvalidInput):
         return False
     if id_ == parent_id:
@@ -113,7 +113,7 @@ def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> b
         above = {parent_id, run_id}
     else:
         above = {parent_id}
-    return any(row["id"] in above for row in children.line(connection, id_))
+    return any(row["id"] in above for row in children.load_ancestry(connection, id_))
 
 
 def not_own(text: str) -> Forbidden:
@@ -156,7 +156,7 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
     limits = parts.settings().children
 
     def require(connection: Connection, _child_id: str) -> None:
-        line = children.line(connection, parent_id)
+        line = children.load_ancestry(connection, parent_id)
         root = line[-1]
         deepest = _of_run(root).get("max_depth") or limits.max_depth
         depth = 1 + sum(row["parent_task_id"] is not None for row in line)
@@ -173,13 +173,13 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
 
 def require_room(connection: Connection, run_id: str, limits: ChildrenSettings) -> None:
     """Raise NoRoom unless what a run has just stored fits into the tree, if attempts led to it."""
-    if children.in_tree(connection, run_id):
-        _require_width(connection, children.line(connection, run_id)[-1], limits)
+    if children.is_in_tree(connection, run_id):
+        _require_width(connection, children.load_ancestry(connection, run_id)[-1], limits)
 
 
 def _require_width(connection: Connection, root: Row, limits: ChildrenSettings) -> None:
     most = _of_run(root).get("max_workers") or limits.max_live
-    if (going := children.live(connection, root["id"])) > most:
+    if (going := children.count_open(connection, root["id"])) > most:
         raise NoRoom(
             f"{going - 1} tasks below {root['id']} are open, and {most} may be "
             "(children.max_live): those that wait count too.",
@@ -207,7 +207,7 @@ def stop_cause(verb: str, parent: str | None, reason: str | None = None) -> Stop
 def require_undecided(connection: Connection, work_id: str) -> None:
     """Raise Forbidden where a task or run waits for a person, or a person has stopped it: no
     attempt has it go on."""
-    row = work_rows(work_id).row(connection, work_id)
+    row = rows_of_work(work_id).row(connection, work_id)
     if is_id("task", work_id) and row["waiting_for"] == "input":
         raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
     stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"
@@ -221,7 +221,7 @@ def require_undecided(connection: Connection, work_id: str) -> None:
 async def end_orphans(parts: Parts) -> None:
     """End what is open below a task that failed or was cancelled."""
     for _generation in range(_DEEPEST):
-        if not (found := await parts.db.read(children.orphans)):
+        if not (found := await parts.db.read(children.list_orphans)):
             return
         for child_id in found:
             cause = StopCause(Stopper.PARENT, "the task that asked for it was ended")

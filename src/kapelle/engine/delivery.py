@@ -17,7 +17,7 @@ from kapelle.domain.errors import Conflict, ForgeError, KapelleError, Unavailabl
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.text import counted, excerpt
+from kapelle.domain.text import excerpt, format_count
 from kapelle.domain.views import Comment
 from kapelle.engine.background import repeat
 from kapelle.engine.merge import (
@@ -76,8 +76,8 @@ class Deliveries:
         db = self._parts.db
         if await db.glance(deliveries.ANY.first) is None:
             return _LOOK_S
-        due = dict.fromkeys(await db.read(deliveries.due, now), self._deliver)
-        old = dict.fromkeys(await db.read(deliveries.stale, now), self._refresh)
+        due = dict.fromkeys(await db.read(deliveries.list_due, now), self._deliver)
+        old = dict.fromkeys(await db.read(deliveries.list_stale, now), self._refresh)
         # Work that is due for both is delivered.
         for owner, duty in (old | due).items():
             if owner not in self._active:
@@ -127,7 +127,7 @@ class Deliveries:
         await self._require_verified(work)
         parent = work.parent_task_id
         # Work that an attempt started is merged into that attempt's branch, whatever its own base.
-        target = parent and (await self._parts.db.read(tasks.row, parent))["workspace_branch"]
+        target = parent and (await self._parts.db.read(tasks.load_row, parent))["workspace_branch"]
         try:
             spec = MergeSpec(into=target)
             merge = await self._merges.merge(work, spec, by_person=parent is None)
@@ -202,10 +202,9 @@ class Deliveries:
         )
         extra = ""
         if ahead:
-            extra = (
-                f"It also holds {counted(ahead, 'commit')} of {base} that {base} at {forge.host}"
-            )
-            extra += f" does not have: `git push {remote.name} {base}`."
+            commits = format_count(ahead, "commit")
+            extra = f"It also holds {commits} of {base} that {base} at {forge.host} does not have: "
+            extra += f"`git push {remote.name} {base}`."
         redact_text = await make_redactor(self._parts, work)
         text = redact_text(
             describe_work(work, await self._parts.db.read(_checks, work), redact_text, extra)
@@ -352,7 +351,7 @@ async def with_comments(
         quotes.append(f"{who}:\n{_quote(comment.text)}")
     text = _COMMENTS.format(forge=forge.host, comments="\n\n".join(quotes))
     if omitted:
-        text += f"\n\n{counted(len(omitted), 'more comment')} will follow next time."
+        text += f"\n\n{format_count(len(omitted), 'more comment')} will follow next time."
     return f"{message or _COMMENTED}\n\n{text}", [
         comment.id for comment in comments if comment.id not in omitted
     ]
@@ -378,7 +377,7 @@ async def push(
     The commit is stored before the push, so that it is recognized as ours after a crash too.
     """
     branch = str(work.workspace.branch)
-    ours = await parts.db.write(deliveries.pushing, work.id, commit)
+    ours = await parts.db.write(deliveries.record_push, work.id, commit)
     failpoint("deliver_before_push")
     options = {"branch": branch, "ours": ours, "remote_commit": remote_commit}
     options["worktree"] = work.workspace.path
@@ -399,7 +398,7 @@ async def await_ci(
     whether to continue.
     """
     work = await parts.db.read(get_work, owner)
-    started_at = (await parts.db.read(processes.of_owner, began[0]))[began[1]]["begun_at"]
+    started_at = (await parts.db.read(processes.load_by_name, began[0]))[began[1]]["begun_at"]
     await require_no_secret(parts, work, "pr", commit)
     branch = str(work.workspace.branch)
     forge = None
@@ -479,7 +478,7 @@ def describe_work(
         price = f"${sum(priced):.4g}"
     else:
         price = "an unknown amount"
-    parts.append(f"### Cost\n{price}, {counted(calls, 'attempt')} of agents")
+    parts.append(f"### Cost\n{price}, {format_count(calls, 'attempt')} of agents")
     parts.append(f"<sub>`{work.id}`, by Kapelle</sub>")
     return "\n\n".join(parts)
 
@@ -529,7 +528,7 @@ def _checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
     """Return the checks of a task, or of all steps of a run, the last step first."""
     if isinstance(work, Task):
         return work.checks
-    check_steps = [step for step in steps.shown(connection, work.id) if step.kind == "check"]
+    check_steps = [step for step in steps.list_steps(connection, work.id) if step.kind == "check"]
     results: list[CheckResult] = []
     for step in reversed(check_steps):
         results += map(CheckResult.model_validate, step.result or ())
@@ -540,7 +539,7 @@ def last_checks(connection: Connection, work: Task | Run) -> list[CheckResult]:
     """Return the checks that decided: those of the last attempt, or of the last check step."""
     if isinstance(work, Task):
         return work.checks
-    check_steps = [step for step in steps.shown(connection, work.id) if step.kind == "check"]
+    check_steps = [step for step in steps.list_steps(connection, work.id) if step.kind == "check"]
     results = [step.result for step in check_steps if step.result]
     if not results:
         return []

@@ -22,14 +22,14 @@ from kapelle.domain.lock import (
     WHOLE,
     Lock,
     LocksView,
-    conflicts,
     covers,
+    has_conflict,
     is_glob,
-    normalised,
-    written,
+    list_written_paths,
+    normalize_path,
 )
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.text import relocated
+from kapelle.domain.text import relocate_path
 from kapelle.engine.background import repeat
 from kapelle.store import locks
 from kapelle.store.database import Database
@@ -73,7 +73,7 @@ class PathClaim:
 
     def is_in_way_of(self, other: "PathClaim") -> bool:
         apart = self.owner == other.owner or self.checkout != other.checkout
-        return not apart and conflicts(self.paths, other.paths)
+        return not apart and has_conflict(self.paths, other.paths)
 
     def is_same(self, other: "PathClaim") -> bool:
         if (self.owner, self.checkout) != (other.owner, other.checkout):
@@ -94,7 +94,7 @@ class LockManager:
 
     async def load(self) -> None:
         """Reload the locks that were held before the restart."""
-        for row in await self._db.read(locks.all_held):
+        for row in await self._db.read(locks.list_all):
             values = {name: row[name] for name in row if name != "path"}
             until = self._clock() + row["ttl_s"]
             self._held.append(PathClaim(paths=(row["path"],), until=until, **values))
@@ -181,7 +181,7 @@ class LockManager:
     ) -> Lock | None:
         """Return a lock of another owner on a path that an agent's tool evidently writes."""
         paths = []
-        for path in written(arguments):
+        for path in list_written_paths(arguments):
             if path == WHOLE or (is_glob(path) and ".." in path.split("/")):
                 paths.append(WHOLE)
                 continue
@@ -197,7 +197,7 @@ class LockManager:
     def relocate(self, old: str, new: str) -> None:
         """Follow a moved repository; the caller changes the rows."""
         for claim in (*self._held, *self._queue):
-            claim.checkout = relocated(claim.checkout, old, new)
+            claim.checkout = relocate_path(claim.checkout, old, new)
 
     async def run(self) -> None:
         """Sweep at the end of every attempt and periodically, until cancelled."""
@@ -208,7 +208,7 @@ class LockManager:
         owners = {claim.owner for claim in (*self._held, *self._queue)} - {PERSON}
         # An idle daemon asks nothing of the database.
         if owners:
-            dead = await self._db.read(locks.ended, sorted(owners))
+            dead = await self._db.read(locks.find_ended_owners, sorted(owners))
         else:
             dead = set[str]()
         now = self._clock()
@@ -317,4 +317,4 @@ def real_path(path: str, directory: str, checkout: str) -> str:
     rest = path[cut:]
     if ".." in rest.split("/"):
         raise InvalidInput(f"{path} has .. after a wildcard.", hint="Write it without the ..")
-    return normalised(os.path.join(head, rest), directory, checkout)
+    return normalize_path(os.path.join(head, rest), directory, checkout)

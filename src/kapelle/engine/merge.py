@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, NotFound
-from kapelle.domain.ids import is_id, kind_of, new_id
+from kapelle.domain.ids import is_id, new_id, read_kind
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
@@ -35,7 +35,7 @@ from kapelle.settings.trust import drop, read_records
 from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
-from kapelle.store.query import update_work, work_rows
+from kapelle.store.query import rows_of_work, update_work
 from kapelle.workspaces import (
     Diff,
     Merge,
@@ -250,7 +250,7 @@ def _record_undo(
 
 def _past_merge(connection: Connection, work_id: str) -> tuple[PastMerge | None, bool]:
     """Return the last known merge of a task or run, and whether it was undone."""
-    row = work_rows(work_id).row(connection, work_id)
+    row = rows_of_work(work_id).row(connection, work_id)
     if row["merge_commit"] is None:
         return None, False
     past = PastMerge(row["merged_into"], row["merge_parent"], row["merge_commit"])
@@ -292,7 +292,7 @@ def get_work(connection: Connection, id_: str) -> Task | Run:
 
 async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
     """Return all spellings of the secrets that a task or run could see."""
-    row = await parts.db.read(work_rows(work.id).row, work.id)
+    row = await parts.db.read(rows_of_work(work.id).row, work.id)
     attempt_ids = []
     if isinstance(work, Task):
         attempt_ids = [attempt.id for attempt in work.attempts]
@@ -315,7 +315,7 @@ async def diff_work(parts: Parts, work: Task | Run) -> Diff:
         return Diff(b"", "", [])
     # The worktree may be archived; its content is kept under a ref.
     await recall_worktree(parts, work)
-    row = await parts.db.read(work_rows(work.id).row, work.id)
+    row = await parts.db.read(rows_of_work(work.id).row, work.id)
     is_open = row["merged_at"] is None and row["merge_undone_at"] is None
     if is_open and row["merged_tip"] is not None and work.workspace.owner is None:
         return await parts.workspaces.diff(work.id, since=row["merged_tip"])
@@ -328,7 +328,7 @@ async def diff_attempt(parts: Parts, task: Task, number: int) -> Diff:
     """Return the changes of one attempt, compared with the commits of earlier attempts."""
     if task.workspace.kind is not WorkspaceKind.WORKTREE:
         return await diff_work(parts, task)
-    rows = await parts.db.read(attempts.commits_of, task.id)
+    rows = await parts.db.read(attempts.load_commits, task.id)
     if number not in rows:
         raise NotFound(f"{task.id} has no attempt {number}.", hint=f"kapelle status {task.id}")
     commit = rows[number]
@@ -473,7 +473,7 @@ class MergeVerification:
 
         def record(connection: Connection) -> None:
             # Work that was resumed meanwhile has another commit to check.
-            if tasks.row(connection, self.work.id)["ended_at"] == self.work.ended_at:
+            if tasks.load_row(connection, self.work.id)["ended_at"] == self.work.ended_at:
                 events.append(
                     connection,
                     CHECKED,
@@ -530,10 +530,10 @@ class MergeVerification:
         parts = self.parts
         work = self.work
         if isinstance(work, Task):
-            row = await parts.db.read(tasks.row, work.id)
+            row = await parts.db.read(tasks.load_row, work.id)
             specs = [CheckSpec.model_validate(spec) for spec in row["check_specs"]]
         else:
-            row = await parts.db.read(runs.row, work.id)
+            row = await parts.db.read(runs.load_row, work.id)
             pattern = await find_pattern(parts, row["pattern"], Path(work.directory))
             specs = pattern.spec.model_validate(row["spec"]).final_checks
         self._shell = parts.secrets.shell(row["shell"])
@@ -548,7 +548,7 @@ class MergeVerification:
         directory = Path(work.directory)
         settings = parts.work_settings(work.directory)
         origin = Origin.of(self._shell, directory, Path(aside.path), settings.workspace)
-        env = {**parts.secrets.env(work.id), f"KAPELLE_{kind_of(work.id).upper()}_ID": work.id}
+        env = {**parts.secrets.env(work.id), f"KAPELLE_{read_kind(work.id).upper()}_ID": work.id}
         place = ProcessLocation(
             parts, settings, owner, working_directory(aside, directory), env, origin
         )
@@ -562,7 +562,7 @@ class MergeVerification:
     async def _refusal(self, candidate: MergeCandidate, result: CheckResult) -> ChecksFailed:
         """Record a refused merge, and return the error with the evidence."""
         work = self.work
-        noun = kind_of(self.work.id)
+        noun = read_kind(self.work.id)
         excerpt = "\n".join(result.output[-_SHOWN:].strip().splitlines()[-_SHOWN_LINES:])
         facts = {"name": result.name, "exit_code": result.exit_code, "output": excerpt}
         where = {"base": candidate.base, "commit": candidate.new}

@@ -83,7 +83,7 @@ def settle_messages(
 
     Returns the text of the unread messages; they wait for the next attempt.
     """
-    rows = messages.of_attempt(connection, attempt_id)
+    rows = messages.list_of_attempt(connection, attempt_id)
     waiting = [row for row in rows if row["state"] == "waiting"]
     read = [row["id"] for row in waiting if delivery.was_read(row["id"])]
     messages.mark_delivered(connection, read)
@@ -99,6 +99,6 @@ def _warn(connection: Connection, task_id: str, attempt_id: str, foreign: list[s
     if len(foreign) > _MOST_FOREIGN:
         names += " and others"
     text = f"Forged messages were ignored: no person wrote {names}."
-    if attempts.warn(connection, attempt_id, "messages", text):
+    if attempts.add_warning(connection, attempt_id, "messages", text):
         about = {"what": "messages", "text": text}
         events.append(connection, "attempt.warning", task_id, attempt_id, **about)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput, Tampered
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
 from kapelle.engine.locks import LockManager
@@ -136,7 +136,7 @@ class Parts:
 
     async def without_secrets(self, task_id: str, attempt_id: str, value: Any) -> Any:
         """Return a value from an agent without the secrets that the agent could see."""
-        secrets = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
+        secrets = self.secrets_of(await self.db.glance(tasks.load_row, task_id), [attempt_id])
         return json.loads(redact(json.dumps(value).encode(), secrets))
 
     def secrets_of(self, work: Row, attempt_ids: Iterable[str] = ()) -> tuple[bytes, ...]:
@@ -161,7 +161,7 @@ class Parts:
     ) -> tuple[bytes, ...]:
         """Return all spellings of the secrets that these attempts could see."""
         own = [self.secret, *self.vault.all()]
-        own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
+        own += [make_attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
         return spell_secrets([*own, *find_secrets(self.environ, *environments)])
 
     def all_secrets(self) -> tuple[bytes, ...]:
@@ -227,7 +227,7 @@ class Parts:
 
     async def processes(self, owner: str) -> dict[str, Process]:
         """Return the processes beside the agent of an attempt or run, by name."""
-        rows = await self.db.read(processes.of_owner, owner)
+        rows = await self.db.read(processes.load_by_name, owner)
         return {name: self.process(row) for name, row in rows.items()}
 
     async def end_process(self, process: Process, reason: str) -> None:

@@ -11,7 +11,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.store import attempts, events, questions, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, resolve
+from kapelle.store.query import Row, resolve_id
 
 # Maximum number of open questions of one attempt.
 _MOST = 5
@@ -32,17 +32,17 @@ def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question
     A repeated question returns the stored one. Raises Forbidden if the attempt does not run, and
     Conflict for too many questions or if nobody can answer.
     """
-    attempt = attempts.row(connection, attempt_id)
-    task = tasks.row(connection, attempt["task_id"])
+    attempt = attempts.load_row(connection, attempt_id)
+    task = tasks.load_row(connection, attempt["task_id"])
     if attempt["ended_at"] is not None or task["stop"] is not None:
         raise Forbidden("An attempt can ask only while it runs.")
-    if (repeated := questions.repeated(connection, attempt_id, spec.text)) is not None:
+    if (repeated := questions.find_repeated(connection, attempt_id, spec.text)) is not None:
         return repeated
-    earlier = questions.untold(connection, attempt_id)
+    earlier = questions.list_unsent(connection, attempt_id)
     if sum(question.status == "open" for question in earlier) >= _MOST:
         raise Conflict(f"{_MOST} questions are open already.", hint="Wait for an answer first.")
     run_id = task["run_id"]
-    if run_id is not None and not runs.row(connection, run_id)["may_ask"]:
+    if run_id is not None and not runs.load_row(connection, run_id)["may_ask"]:
         raise Conflict("Nobody can answer.", hint="Decide yourself.")
     question = questions.ask(connection, task["id"], spec, attempt_id=attempt_id)
     if task["status"] == TaskStatus.RUNNING:
@@ -68,10 +68,12 @@ def answer(
         raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
     question = _find_question(connection, subject)
     if question.task_id:
-        asking = attempts.live(connection, question.task_id)
+        asking = attempts.find_open(connection, question.task_id)
     else:
         asking = None
-    if is_agent and not (asking and questions.is_of(connection, question.token, asking["id"])):
+    if is_agent and not (
+        asking and questions.is_asked_by(connection, question.token, asking["id"])
+    ):
         raise Forbidden("An attempt's token does not allow this: only a person may.")
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
@@ -101,7 +103,7 @@ def end(
 
 
 def _let_run_go_on(connection: Connection, run_id: str, token: str, text: str | None) -> None:
-    run = runs.row(connection, run_id)
+    run = runs.load_row(connection, run_id)
     steps.end(connection, run_id, token.partition(":")[2], text)
     events.append(connection, "run.answered", run_id, title=run["title"], answer=text)
     if run["status"] == RunStatus.WAITING:
@@ -109,11 +111,11 @@ def _let_run_go_on(connection: Connection, run_id: str, token: str, text: str | 
 
 
 def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> None:
-    task = tasks.row(connection, task_id)
-    attempt = attempts.latest(connection, task_id)
+    task = tasks.load_row(connection, task_id)
+    attempt = attempts.find_latest(connection, task_id)
     facts = {"title": task["title"], "answer": text}
     events.append(connection, "task.answered", task_id, attempt["id"] if attempt else None, **facts)
-    if left := questions.unanswered(connection, [task_id]):
+    if left := questions.list_open(connection, [task_id]):
         tasks.update(connection, task_id, question=left[0].text, reason=f"It asks: {left[0].text}")
     # The agent waits for the answer itself, so its attempt continues.
     elif attempt is not None and attempt["ended_at"] is None:
@@ -127,8 +129,8 @@ def _let_task_go_on(connection: Connection, task_id: str, text: str | None) -> N
 
 def collect_answers(connection: Connection, attempt: Row) -> str | None:
     """Return the answers that an attempt has not received, and mark them as delivered."""
-    pending = questions.untold(connection, attempt["id"])
-    questions.tell(connection, [question.token for question in pending])
+    pending = questions.list_unsent(connection, attempt["id"])
+    questions.mark_sent(connection, [question.token for question in pending])
     return format_answers(pending)
 
 
@@ -143,16 +145,16 @@ def format_answers(pending: Sequence[Question]) -> str | None:
 
 def expire(connection: Connection) -> None:
     """End the questions whose patience is over, with their default or without an answer."""
-    for question in questions.overdue(connection, datetime.now(UTC)):
+    for question in questions.list_overdue(connection, datetime.now(UTC)):
         end(connection, question, "expired", question.default)
 
 
 def _find_question(connection: Connection, subject: str) -> Question:
     prefix, _, place = subject.strip().partition(":")
-    work_id = resolve(connection, prefix, "task", "run")
+    work_id = resolve_id(connection, prefix, "task", "run")
     if place:
         return questions.get(connection, f"{work_id}:{place}")
-    pending = questions.unanswered(connection, [work_id])
+    pending = questions.list_open(connection, [work_id])
     if len(pending) == 1:
         return pending[0]
     if pending:

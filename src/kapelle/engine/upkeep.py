@@ -103,7 +103,7 @@ async def _back_up(parts: Parts) -> None:
     home = parts.home
     settings = parts.settings().backup
     # The age is read from disk, since a daemon may live shorter than the interval.
-    if parts.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
+    if parts.db.is_sqlite and not backup.has_recent(home.backups, settings.every_s):
         await parts.db.back_up(settings.grades)
 
 
@@ -142,9 +142,12 @@ async def stop_left_processes(parts: Parts) -> None:
 
     Their output is kept.
     """
-    rows = await parts.db.read(processes.of_ended_runs)
+    rows = await parts.db.read(processes.list_of_ended_runs)
     reasons = {parts.process(row).directory: f"{row['owner']} is not under way" for row in rows}
-    places = {parts.home.attempts: attempts.ids, parts.home.processes: processes.directories}
+    places = {
+        parts.home.attempts: attempts.load_ids,
+        parts.home.processes: processes.load_directories,
+    }
     for place, read_names in places.items():
         # Directories first: a process is stored before its directory is created.
         names = await asyncio.to_thread(os.listdir, place)
@@ -177,7 +180,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
     """
     # Worktrees first: a task is stored before its worktree, so one without a row is an orphan.
     present = await parts.workspaces.traces()
-    archived_at = await parts.db.read(query.archived_at_of, sorted(present))
+    archived_at = await parts.db.read(query.load_archive_times, sorted(present))
     unknown = present - archived_at.keys() - parts.live.keys()
 
     async def put_away(owner: str) -> None:
@@ -185,7 +188,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
             await clear_aside(parts, owner)
             _log.warning("removed the worktree of the unknown task %s", owner)
         # Look again: earlier removals may have taken a while.
-        elif _list_long_archived(await parts.db.glance(query.archived_at_of, [owner])):
+        elif _list_long_archived(await parts.db.glance(query.load_archive_times, [owner])):
             await parts.workspaces.discard(owner)
             _log.warning("removed the worktree of the archived %s", owner)
 
@@ -195,7 +198,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
 async def drop_unused_secrets(parts: Parts) -> None:
     """Delete the secrets of tasks and runs that were never stored, or that are archived."""
     owners = await asyncio.to_thread(parts.secrets.owners, "task", "run")
-    archived_at = await parts.db.read(query.archived_at_of, owners)
+    archived_at = await parts.db.read(query.load_archive_times, owners)
     for owner in {*owners} - {*archived_at} | {*_list_long_archived(archived_at)}:
         parts.secrets.forget(owner)
 
@@ -203,7 +206,7 @@ async def drop_unused_secrets(parts: Parts) -> None:
 async def forget_shells(parts: Parts) -> None:
     """Delete old environments that no remaining work uses."""
     if old := await asyncio.to_thread(parts.secrets.old_shells):
-        for digest in {*old} - await parts.db.read(query.shells_in_use, old):
+        for digest in {*old} - await parts.db.read(query.list_shells_in_use, old):
             parts.secrets.forget(f"shell_{digest}")
 
 

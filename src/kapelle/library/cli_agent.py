@@ -15,7 +15,7 @@ from kapelle.agents import registry
 from kapelle.agents.base import AgentAdapter as Adapter
 from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.summary import OutputFold
-from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
+from kapelle.domain.errors import AgentMisconfigured, InvalidInput, format_problem
 from kapelle.engine.processes.environment import (
     Origin,
     agent_environment,
@@ -283,4 +283,4 @@ def _settings(name: str, own: AgentSettings) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:] if part != "[key]") or "its name"
-        raise InvalidInput(f"The agent {name!r}: {problem(first, where)}.") from None
+        raise InvalidInput(f"The agent {name!r}: {format_problem(first, where)}.") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, format_problems
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
 from kapelle.library.agent import Agent
@@ -150,7 +150,7 @@ class Orchestrator:
         try:
             return TeamSpec.model_validate(values)
         except ValidationError as error:
-            raise InvalidInput(f"{sentence(error)}.") from None
+            raise InvalidInput(f"{format_problems(error)}.") from None
 
 
 def _directory(place: Path | str) -> Path:
@@ -172,7 +172,7 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
             for item, check in zip(items, checks, strict=True)
         ]
     except ValidationError as error:
-        raise InvalidInput(f"verify: {sentence(error)}.") from None
+        raise InvalidInput(f"verify: {format_problems(error)}.") from None
 
 
 def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:

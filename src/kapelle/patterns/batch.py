@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kapelle.domain.errors import KapelleError, LimitReached, sentence
+from kapelle.domain.errors import KapelleError, LimitReached, format_problems
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, Directory, Name, Turns, field
-from kapelle.domain.text import counted, first_line
+from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern, shipped
 from kapelle.patterns.results import Failed, RunResult, TaskResult
@@ -31,7 +31,7 @@ class ItemSpec(PartSpec):
 
     @property
     def label(self) -> str:
-        return self.title or first_line(self.prompt)
+        return self.title or take_first_line(self.prompt)
 
 
 class BatchSpec(PatternSpec):
@@ -76,7 +76,7 @@ class BatchSpec(PatternSpec):
 
     @property
     def subject(self) -> str:
-        return f"{counted(len(self.items), 'item')}: {self.items[0].label}"
+        return f"{format_count(len(self.items), 'item')}: {self.items[0].label}"
 
     @property
     def roles(self) -> list[Role]:
@@ -119,7 +119,7 @@ class BatchSpec(PatternSpec):
                 try:
                     found.spec.model_validate({"directory": self.directory, **self.asked(item)})
                 except ValidationError as error:
-                    raise ValueError(f"item {number} ({name}): {sentence(error)}") from None
+                    raise ValueError(f"item {number} ({name}): {format_problems(error)}") from None
         return self
 
     def asked(self, item: ItemSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
-from kapelle.domain.answers import UnreadableAnswer, instructions, read_answer
+from kapelle.domain.answers import UnreadableAnswer, format_answer_instructions, read_answer
 from kapelle.domain.budget import RemainingBudget
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.domain.task import ANSWER_CHECK
@@ -299,7 +299,7 @@ class Context(ABC):
         The agent only reports: in git, nothing that it changes, commits or deletes has an effect.
         """
         who.setdefault("read_only", self.is_git)
-        asked = f"{prompt}\n\n{instructions(shape)}"
+        asked = f"{prompt}\n\n{format_answer_instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(

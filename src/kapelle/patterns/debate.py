@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
@@ -161,7 +161,7 @@ async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
             ended = "consensus in"
         else:
             ended = "disagreement after"
-        result.reason = f"{ended} {counted(len(held.rounds), 'round')}"
+        result.reason = f"{ended} {format_count(len(held.rounds), 'round')}"
         await _show(ctx, spec, number, held, "minutes" if spec.minutes else "debate")
         if spec.minutes:
             asked = ctx.prompt("minutes", PROMPTS["minutes"], matter=spec.prompt, debate=held.told)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import sentence
+from kapelle.domain.errors import format_problems
 from kapelle.patterns.results import Failed
 
 FeatureStatus = Literal["open", "verifying", "passed", "failed"]
@@ -86,7 +86,7 @@ def read_features(name: str, text: str | None) -> list[Feature]:
     except ValidationError as error:
         which = f"feature {len(features) + 1}"
         which += f" (id {item['id']})" if isinstance(item, dict) and "id" in item else ""
-        raise Failed(f"{name}: {which}: {sentence(error)}; {_COMMITTED}") from None
+        raise Failed(f"{name}: {which}: {format_problems(error)}; {_COMMITTED}") from None
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, KeyError):
             why = f"it has no {error}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed, Judgement
 
@@ -132,13 +132,13 @@ class LoopLog(State):
             reached = f"{_shown(self.best)} reaches the target {spec.target:.12g}"
             return ("target", reached, True)
         if spec.max_failures and self.failures >= spec.max_failures:
-            many = counted(self.failures, "iteration")
+            many = format_count(self.failures, "iteration")
             why = f"{many} in a row failed; the last: {item.problem}"
             return ("max_failures", why, is_good)
         if converged := self._converged():
             return ("converged", converged, is_good)
         if spec.max_iterations and item.number == spec.max_iterations:
-            many = counted(item.number, "iteration")
+            many = format_count(item.number, "iteration")
             if spec.optimises:
                 why = f"{many} made"
             else:
@@ -159,10 +159,10 @@ class LoopLog(State):
         if not span or len(rounds) < span:
             return None
         if self._is_git and all(not item.changed for item in rounds):
-            return f"nothing was changed in {counted(span, 'iteration')}"
+            return f"nothing was changed in {format_count(span, 'iteration')}"
         scores = {item.score for item in rounds}
         if self.spec.optimises and len(scores) == 1 and None not in scores:
-            return f"the score was {rounds[-1].score:.12g} in {counted(span, 'iteration')}"
+            return f"the score was {rounds[-1].score:.12g} in {format_count(span, 'iteration')}"
         return None
 
     @property

@@ -8,7 +8,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.options import command
 from kapelle.domain.specs import field, prompt_argument
 from kapelle.domain.task import CheckResult
-from kapelle.domain.text import counted, first_line
+from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
@@ -115,8 +115,8 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         else:
             idle = idle + 1
         if idle >= spec.patience:
-            raise Failed(f"no progress in {counted(idle, 'iteration')}: {lack}", result)
-    rounds = counted(spec.max_iterations, "iteration")
+            raise Failed(f"no progress in {format_count(idle, 'iteration')}: {lack}", result)
+    rounds = format_count(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {_lack(result)}", result)
 
 
@@ -185,7 +185,7 @@ async def _delegate(
         who = {"agent": spec.worker}
     else:
         who = {}
-    named = {"title": first_line(part.title)}
+    named = {"title": take_first_line(part.title)}
     if part.kind == "orchestrate":
         if spec.max_depth == 1:
             raise InvalidInput("No conductor may be below this one (--max-depth).")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.json_schema import written_out
+from kapelle.domain.json_schema import resolve_references
 from kapelle.domain.states import RunStatus, Stopper, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
@@ -187,7 +187,7 @@ class Judgement:
     @staticmethod
     def require(schema: dict[str, Any], *, scored: bool) -> None:
         """Raise ValueError unless a schema for a judge's answer asks for what decides."""
-        asked = written_out(schema).get("properties", {})
+        asked = resolve_references(schema).get("properties", {})
         wanted = ("score",) if scored else ("done", "continue")
         if scored:
             kinds = {"number", "integer"}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from kapelle.domain.task import CheckResult
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.results import fenced
 from kapelle.patterns.subgoals import WORKERS, Subgoal, SubgoalOutcome, in_order
 
@@ -51,7 +51,7 @@ class TeamIteration(BaseModel):
     def take_up(self, ordered: list[Subgoal], most: int) -> None:
         """Have these subgoals done, and no more than so many."""
         self.subgoals = ordered[:most]
-        reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
+        reason = f"left out, for a plan has at most {format_count(most, 'subgoal')}"
         self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in ordered[most:]]
         kept = {subgoal.id for subgoal in self.subgoals}
         for subgoal in self.subgoals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from kapelle.domain.text import first_line
+from kapelle.domain.text import take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import TaskResult, fenced
 
@@ -48,7 +48,11 @@ class Subgoal(BaseModel):
         """A planner may tell a subgoal in short, by its task alone."""
         if not isinstance(value, str):
             return value
-        return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
+        return {
+            "id": take_first_line(value, 60),
+            "title": take_first_line(value, 200),
+            "task": value,
+        }
 
 
 S = TypeVar("S", bound=Subgoal)

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns import roles
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
@@ -138,7 +138,7 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
         if iteration.review and number < spec.max_iterations:
             members.answers |= await members.asked(iteration.review.questions, "")
     result.stopped_by = "max_iterations"
-    rounds = counted(spec.max_iterations, "iteration")
+    rounds = format_count(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {result.iterations[-1].lack}")
 
 

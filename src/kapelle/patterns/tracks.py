@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.options import command
 from kapelle.domain.specs import Name, Text, Turns, field
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.features import (
     Feature,
@@ -130,7 +130,7 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
         why = "; ".join(f"{one.name}: {one.reason or 'not begun'}" for one in rest[:5])
         of = len(features)
         raise Failed(f"{of - len(rest)} of {of} features passed; {why}", result)
-    passed = f"{counted(len(features), 'feature')} passed"
+    passed = f"{format_count(len(features), 'feature')} passed"
     if features:
         result.reason = passed
     else:

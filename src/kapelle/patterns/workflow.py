@@ -4,10 +4,10 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import ConfigDict, Field
 
-from kapelle.domain.answers import instructions
+from kapelle.domain.answers import format_answer_instructions
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckSpec, field, prompt_argument
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.patterns import workflow_phases as phases
 from kapelle.patterns import workflow_plan as plans
 from kapelle.patterns.context import Context
@@ -160,7 +160,7 @@ class _Cycles(Phases):
         prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
-        prompt = f"{prompt}\n\n{instructions(plans.MilestoneReview)}"
+        prompt = f"{prompt}\n\n{format_answer_instructions(plans.MilestoneReview)}"
         review, work = await self.ask("review", prompt, plans.read_review)
         for number, one in enumerate(now.milestones, 1):
             if number in review.reopen:
@@ -197,7 +197,7 @@ class _Cycles(Phases):
         if now.cycle > self.spec.cycles:
             # The review behind the last cycle begins no further one.
             now.cycle = self.spec.cycles
-            cycles = counted(self.spec.cycles, "cycle")
+            cycles = format_count(self.spec.cycles, "cycle")
             reason = f"{now.done} of {of} milestones hold after {cycles}; {left}"
             raise Failed(reason, limit="cycles")
         if self._stale >= _STALE:

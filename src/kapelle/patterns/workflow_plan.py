@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from kapelle.domain.answers import read_answer
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
-from kapelle.domain.text import titled
+from kapelle.domain.text import make_title
 
 Phase = Literal["assess", "review", "implement"]
 # What of the plan, the contract and the worklog goes into a prompt.
@@ -149,7 +149,7 @@ class WorkflowResult(BaseModel):
         else:
             number = str(self.cycle)
         if phase is None or len(words) > 2 or not number.isdecimal():
-            return f"{titled(said, 60)!r} is no phase with a cycle. "
+            return f"{make_title(said, 60)!r} is no phase with a cycle. "
         if phase != "assess" and not self.milestones:
             return "There is no plan yet: begin with assess. "
         if phase == "implement" and not self.open:
@@ -192,7 +192,7 @@ def read_plan(text: str) -> list[Milestone]:
     for line in text.splitlines():
         if box := _BOX.match(line):
             check = _CHECK.search(box[1])
-            title = titled(_CHECK.sub("", box[1]))
+            title = make_title(_CHECK.sub("", box[1]))
             found.append(Milestone(title=title, check=check[1].strip() if check else None))
         elif found and line.strip() and not line.startswith("#"):
             one = found[-1]

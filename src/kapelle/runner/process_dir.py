@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import sentence
+from kapelle.domain.errors import format_problems
 from kapelle.domain.task import Exit, Record
 from kapelle.runner import identity
 from kapelle.runner.identity import Identity
@@ -264,4 +264,4 @@ def _validate(kind: type[R], fields: dict[str, Any], name: str) -> R:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise UnreadableRecord(f"{name} cannot be read: {sentence(error, 1)}") from error
+        raise UnreadableRecord(f"{name} cannot be read: {format_problems(error, 1)}") from error

@@ -239,9 +239,9 @@ def _record_call(connection: Connection, name: str, account: str, failure: Failu
     """Verify the account after a success and end its pause; unverify it after a refused login."""
     now = datetime.now(UTC)
     if failure is None:
-        if account in accounts.paused(connection, now):
+        if account in accounts.load_pauses(connection, now):
             events.append(connection, "account.released", account=account, agent=name)
-            tasks.wake(connection, "rate_limit", now)
+            tasks.wake_waiting(connection, "rate_limit", now)
         accounts.release(connection, account)
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:
@@ -342,8 +342,8 @@ class AgentService:
 
         # In a thread, because a keyring may be slow.
         logins = await asyncio.to_thread(read_logins)
-        rows = await parts.db.read(accounts.of_ids, [account for _, account in logins])
-        pauses = await parts.db.read(accounts.paused, now)
+        rows = await parts.db.read(accounts.load_rows, [account for _, account in logins])
+        pauses = await parts.db.read(accounts.load_pauses, now)
         views = []
         for info, (credential, account) in zip(infos, logins, strict=True):
             models = _list_paused_models(pauses, account)

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from kapelle.domain.batch import NAME, Format, as_csv, as_markdown, read_items
-from kapelle.domain.errors import InvalidInput, NotFound, field_problem, problem
+from kapelle.domain.batch import NAME, Format, format_csv, format_markdown, read_items
+from kapelle.domain.errors import InvalidInput, NotFound, format_problem, read_field_problem
 from kapelle.domain.note import MAX_NOTES, MAX_VALUE, ExpectedVersion, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import BatchView
@@ -34,7 +34,7 @@ class BatchService:
 
     async def save(self, name: ListName, body: ListBody) -> BatchView:
         """Save a list under a name, from Markdown or CSV; replaces a list of the same name."""
-        value = as_markdown(_validate_items(read_items(body.text, body.format)))
+        value = format_markdown(_validate_items(read_items(body.text, body.format)))
         if len(value) > MAX_VALUE:
             raise InvalidInput(
                 f"A list has at most {MAX_VALUE:,} characters.", hint="Split it into two lists."
@@ -78,7 +78,7 @@ async def with_list(
             f"The batch has items and names the list {name!r}.", hint="Give only one of them."
         )
     if key:
-        earlier_run = await db.glance(runs.by_idempotency_key, key)
+        earlier_run = await db.glance(runs.find_by_key, key)
         if earlier_run is not None and earlier_run["spec"].get("saved") == name:
             return {**spec, "items": earlier_run["spec"]["items"]}
     view = _view(await db.glance(_load_note, name))
@@ -94,8 +94,8 @@ def _validate_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         number, *path = first["loc"]
-        text = problem({**first, "loc": path})
-        field = field_problem({**first, "loc": ("items", *first["loc"])})
+        text = format_problem({**first, "loc": path})
+        field = read_field_problem({**first, "loc": ("items", *first["loc"])})
         raise InvalidInput(f"item {int(number) + 1}: {text}.", fields=[field]) from None
     return [spec.model_dump(mode="json", exclude_unset=True) for spec in specs]
 
@@ -110,11 +110,11 @@ def _load_note(connection: Connection, name: str) -> Note:
 
 def _load_all(connection: Connection) -> list[BatchView]:
     query = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
-    page, _ = notes.page(connection, query, None)
+    page, _ = notes.list_page(connection, query, None)
     keys = [note.key for note in page]
     if not keys:
         return []
-    return [_view(note) for note in notes.some(connection, _GLOBAL, keys)]
+    return [_view(note) for note in notes.list_changed(connection, _GLOBAL, keys)]
 
 
 def _view(note: Note) -> BatchView:
@@ -132,6 +132,6 @@ def _view(note: Note) -> BatchView:
         problem=problem,
         version=note.version,
         markdown=text,
-        csv=as_csv(items),
+        csv=format_csv(items),
         updated_at=note.updated_at,
     )

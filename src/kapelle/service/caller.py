@@ -72,13 +72,13 @@ class Callers:
         """Return the ids of the tasks or runs that a caller may list; None if it may list all."""
         if caller.task_id is None:
             return None
-        members = await self._db.read(children.below, caller.task_id)
+        members = await self._db.read(children.list_descendants, caller.task_id)
         return [member.id for member in members if is_id(kind, member.id)]
 
 
 def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
     try:
-        attempt = attempts.row(connection, attempt_id)
+        attempt = attempts.load_row(connection, attempt_id)
     except NotFound:
         return None
     if attempt["ended_at"] is not None:

@@ -103,7 +103,7 @@ class ChangeService:
 
     async def _restrict_merge(self, task_id: str, work: Task | Run, spec: MergeSpec) -> MergeSpec:
         """Return the merge that the attempt of a task may make; raises Forbidden for any other."""
-        task = await self._db.read(tasks.row, task_id)
+        task = await self._db.read(tasks.load_row, task_id)
         own_branch = task["workspace_branch"]
         if task["read_only"]:
             raise Forbidden("A read-only task cannot merge.")
@@ -160,7 +160,7 @@ class ChangeService:
         work = await self._get(kind, work_id)
         spec = body or PullRequestSpec()
         require_ended(work, "pr", force=spec.draft is True)
-        ask = partial(deliveries.ask, draft=spec.draft, force=spec.force, by_person=True)
+        ask = partial(deliveries.request, draft=spec.draft, force=spec.force, by_person=True)
         await self._db.write(ask, work.id, "pr")
         await wait_until(self._db, [work.id], timeout_s, partial(_is_delivered, work_id=work.id))
         work = await self._get(kind, work.id)

@@ -52,7 +52,7 @@ class DaemonService:
 
     async def describe(self) -> DaemonView:
         """Describe the daemon: its version, its address and what it is doing."""
-        counts = await self._parts.db.read(tasks.counts)
+        counts = await self._parts.db.read(tasks.count_by_status)
         runs_queued = await self._parts.db.read(runs.count_queued)
         return DaemonView(
             version=__version__,

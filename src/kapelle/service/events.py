@@ -88,7 +88,7 @@ class EventService:
         self._somebody = asyncio.Event()
 
     async def last_seq(self) -> int:
-        return await self._db.read(events.last_seq)
+        return await self._db.read(events.load_last_seq)
 
     async def stream(
         self,
@@ -140,7 +140,7 @@ class EventService:
             for subscriber in self._subscribers:
                 subscriber.fall_behind()  # what was written before this moment is not handed out
             while self._subscribers:
-                new = tuple(await self._db.read(events.after, after))
+                new = tuple(await self._db.read(events.list_after, after))
                 if new:
                     after = new[-1].seq
                     for subscriber in self._subscribers:
@@ -154,7 +154,9 @@ class EventService:
         self, after: int, task_id: str | None, run_id: str | None
     ) -> AsyncIterator[tuple[Event, ...]]:
         """Yield the stored events behind a number, as many at a time as one read returns."""
-        while found := await self._db.read(events.after, after, task_id=task_id, run_id=run_id):
+        while found := await self._db.read(
+            events.list_after, after, task_id=task_id, run_id=run_id
+        ):
             after = found[-1].seq
             yield tuple(found)
 

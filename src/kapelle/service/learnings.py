@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, format_problems
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import (
     MOST_REPORTED,
@@ -17,17 +17,17 @@ from kapelle.domain.learning import (
     LearningFilter,
     LearningSpec,
     LearningStatus,
-    as_markdown,
-    from_markdown,
+    format_markdown,
+    parse_markdown,
 )
 from kapelle.domain.specs import Directory, Spec, Text
-from kapelle.domain.text import counted, search_terms
+from kapelle.domain.text import format_count, split_search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
 from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks
-from kapelle.store.database import Connection, about
-from kapelle.store.query import unused_id
+from kapelle.store.database import Connection, notify_watches
+from kapelle.store.query import make_unused_id
 from kapelle.workspaces.repository import repository_of
 
 # The key of writes after which a learning waits for its review.
@@ -73,7 +73,7 @@ class LearningService:
                 raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
         else:
             task_id, attempt_id = caller.require_attempt()
-            attempt = await self._parts.db.glance(attempts.row, attempt_id)
+            attempt = await self._parts.db.glance(attempts.load_row, attempt_id)
             status = "reported"
             author = attempt["agent"]
             texts = spec.model_dump(include={"title", "content", "tags"})
@@ -107,14 +107,14 @@ class LearningService:
         """List or search learnings of earlier work, newest first, or best matches first."""
         project: str | None
         if caller.task_id is not None:
-            project = project_of(await self._parts.db.glance(tasks.row, caller.task_id))
+            project = project_of(await self._parts.db.glance(tasks.load_row, caller.task_id))
             query = query.model_copy(update={"status": "kept"})
         else:
             project = query.project or (query.directory and self.project(query.directory))
         if query.query is None:
-            page, cursor = await self._parts.db.read(learnings.page, query, project)
+            page, cursor = await self._parts.db.read(learnings.list_page, query, project)
             return LearningPage(learnings=page, next_cursor=cursor)
-        terms = search_terms(query.query)
+        terms = split_search_terms(query.query)
         matches = await self._parts.db.read(
             learnings.search, terms, project, query.limit, query.tag
         )
@@ -155,7 +155,7 @@ class LearningService:
             query = query.model_copy(update={"cursor": page.next_cursor})
             page = await self.page(query, OWNER)
             items += page.learnings
-        return await asyncio.to_thread(as_markdown, reversed(items))
+        return await asyncio.to_thread(format_markdown, reversed(items))
 
     async def import_(self, body: ImportBody) -> ImportView:
         """Import learnings from such a page; those whose id exists are changed."""
@@ -183,7 +183,7 @@ class LearningService:
         }
         items = []
         try:
-            for fields in await asyncio.to_thread(from_markdown, body.markdown):
+            for fields in await asyncio.to_thread(parse_markdown, body.markdown):
                 fields = {"id": new_id("learning"), **default_fields, **fields}
                 items.append(_validate_learning(fields))
         except ValueError as error:
@@ -205,23 +205,23 @@ def _validate_learning(fields: dict[str, Any]) -> Learning:
         learning = Learning(**fields)
         LearningSpec(**learning.model_dump(include={"title", "content", "tags", "scope"}))
     except ValidationError as error:
-        raise ValueError(f"below `## {fields['title'][:80]}`, {sentence(error)}") from None
+        raise ValueError(f"below `## {fields['title'][:80]}`, {format_problems(error)}") from None
     return learning
 
 
 def _add(connection: Connection, learning: Learning) -> Learning:
     reviewed_at: datetime | None = learning.created_at
     if learning.task_id is not None:
-        if learnings.reported_by(connection, learning.task_id) >= MOST_REPORTED:
+        if learnings.count_reported(connection, learning.task_id) >= MOST_REPORTED:
             raise Conflict(
-                f"This task has reported {counted(MOST_REPORTED, 'learning')}, the maximum.",
+                f"This task has reported {format_count(MOST_REPORTED, 'learning')}, the maximum.",
                 hint="Continue without reporting more.",
             )
-        project = project_of(tasks.row(connection, learning.task_id))
+        project = project_of(tasks.load_row(connection, learning.task_id))
         learning = learning.model_copy(update={"project": project})
         reviewed_at = None
-        about(connection, [REPORTED])
-    learning = learning.model_copy(update={"id": unused_id(connection, "learning")})
+        notify_watches(connection, [REPORTED])
+    learning = learning.model_copy(update={"id": make_unused_id(connection, "learning")})
     learnings.insert(connection, learning, reviewed_at)
     data = {"learning_id": learning.id, "title": learning.title}
     events.append(connection, f"learning.{learning.status}", learning.task_id, **data)

@@ -64,7 +64,7 @@ class LockService:
         """Return the tasks that started this task, directly or through others."""
         if task_id is None:
             return frozenset()
-        line = await self._db.read(children.line, task_id)
+        line = await self._db.read(children.load_ancestry, task_id)
         return frozenset(row["id"] for row in line) - {task_id}
 
     async def release(self, spec: LockRelease, caller: Caller) -> list[Lock]:
@@ -108,10 +108,10 @@ class LockService:
         """
         real_directory = directory and os.path.realpath(directory)
         task_id = None
-        author = await self._db.glance(notes.author_of, attempt_id)
+        author = await self._db.glance(notes.find_author, attempt_id)
         if author is not None:
             task_id = author["task_id"]
-            task = await self._db.glance(tasks.row, task_id)
+            task = await self._db.glance(tasks.load_row, task_id)
             workspace = os.path.realpath(task["workspace_path"])
             if real_directory not in {None, workspace}:
                 raise InvalidInput("An attempt may lock only files of its own checkout.")

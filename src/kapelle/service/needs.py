@@ -74,9 +74,9 @@ class NeedService:
 
         Needs with the same cause are listed as one, unless cause selects them.
         """
-        last_event = await self._db.read(events.last_seq)
+        last_event = await self._db.read(events.load_last_seq)
         query = resolve_repository(query)
-        needs_found = await self._db.read(needs.find, query.project, query.repository)
+        needs_found = await self._db.read(needs.list_needs, query.project, query.repository)
         if query.cause is None:
             total = len(needs_found)
             needs_found = needs.fold(needs_found)
@@ -93,7 +93,7 @@ class NeedService:
             rows=len(needs_found),
             needs=views,
             next_offset=end if end < len(needs_found) else None,
-            next_due=await self._db.read(needs.next_due),
+            next_due=await self._db.read(needs.find_next_due),
             last_event=last_event,
         )
 
@@ -104,7 +104,7 @@ class NeedService:
         moment, and add up its cost. By default since midnight in UTC."""
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         begin = parse_since(since) or midnight
-        counts = await self._db.read(sums.since, begin, project)
+        counts = await self._db.read(sums.count_since, begin, project)
         period = UsageFilter(by="day", project=project, since=begin.isoformat())
         cost = (await self._reports.usage(period)).total
         return SumsView(since=begin, cost=cost, **counts)

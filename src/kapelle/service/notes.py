@@ -41,7 +41,7 @@ class NoteService:
         expected_version, it is refused if the note has changed since that version."""
         attempt_id = caller.attempt_id
         if attempt_id is not None and self._without_secrets is not None:
-            task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
+            task_id = (await self._db.glance(attempts.load_row, attempt_id))["task_id"]
             if await self._without_secrets(task_id, attempt_id, spec.key) != spec.key:
                 raise InvalidInput(
                     "The key of a note must not contain a secret.", hint="Use another key."
@@ -66,7 +66,7 @@ class NoteService:
 
     async def page(self, query: NoteFilter, caller: Caller) -> NotePage:
         """List the notes whose keys begin with a prefix, without their values."""
-        page, cursor = await self._db.read(notes.page, query, caller.attempt_id)
+        page, cursor = await self._db.read(notes.list_page, query, caller.attempt_id)
         return NotePage(notes=page, next_cursor=cursor)
 
     async def watch(self, query: NoteWatch, caller: Caller) -> NotesChanged:
@@ -74,8 +74,8 @@ class NoteService:
         the keys, or any note under the prefix. Call again while met is false."""
 
         def find_scope(connection: Connection) -> str:
-            author = notes.author_of(connection, caller.attempt_id)
-            return notes.scope_of(connection, query.scope, author)
+            author = notes.find_author(connection, caller.attempt_id)
+            return notes.resolve_scope(connection, query.scope, author)
 
         scope = await self._db.glance(find_scope)
         wake_keys = {f"note {key} of {scope}" for key in query.keys} or {f"notes of {scope}"}
@@ -83,7 +83,7 @@ class NoteService:
         matches: list[Note] = []
 
         def is_met(connection: Connection) -> bool:
-            changes = notes.some(connection, scope, query.keys, query.prefix, query.after)
+            changes = notes.list_changed(connection, scope, query.keys, query.prefix, query.after)
             matches[:] = [note for note in changes if _matches(note, query)]
             if query.keys:
                 return len(matches) == len(set(query.keys))

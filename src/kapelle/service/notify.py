@@ -81,12 +81,12 @@ class NotificationService:
         if not self._is_set(way):
             if self._positions.get(way) != _NO_POSITION:
                 # When the channel is configured again, it starts with future events.
-                await db.write(events.forget, way)
+                await db.write(events.forget_reader, way)
                 self._positions[way] = _NO_POSITION
             return
         position = self._positions.get(way, _NO_POSITION)
         if position == _NO_POSITION:
-            position = await db.write(events.position, way)
+            position = await db.write(events.move_reader, way)
         while new_events := await db.read(_list_after, position):
             for event, kind in new_events:
                 if kind not in self._parts.settings().notify.on:
@@ -94,9 +94,9 @@ class NotificationService:
                 repository = await db.read(_repository_of, event)
                 message = self._message(event, kind, repository)
                 await self._deliver(way, message, event.at)
-                await db.write(events.position, way, event.seq)
+                await db.write(events.move_reader, way, event.seq)
             last_event = new_events[-1][0]
-            position = await db.write(events.position, way, last_event.seq)
+            position = await db.write(events.move_reader, way, last_event.seq)
             self._positions[way] = position
 
     def _message(self, event: Event, kind: str, repository: str | None) -> NotificationMessage:
@@ -177,7 +177,7 @@ class NotificationService:
 def _list_after(connection: Connection, position: int) -> list[tuple[Event, str]]:
     """Return the next events of the history, each with the kind of its notification."""
     pairs = []
-    for event in events.after(connection, position):
+    for event in events.list_after(connection, position):
         kind = _notification_kind(connection, event)
         pairs.append((_add_title(connection, event), kind))
     return pairs

@@ -127,7 +127,7 @@ class OutputService:
         return await self._messages(task.id)
 
     async def _messages(self, task_id: str) -> list[PersonMessage]:
-        return await self._parts.db.read(person_messages.of_task, task_id)
+        return await self._parts.db.read(person_messages.list_of_task, task_id)
 
     async def files(self, task_id: str) -> list[AttemptFile]:
         """The pictures that its agents took of what they saw, in the order of their attempts."""
@@ -297,7 +297,7 @@ class OutputService:
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
-            row = await self._parts.db.glance(attempts.row, attempt.id)
+            row = await self._parts.db.glance(attempts.load_row, attempt.id)
             ended = row["ended_at"] is not None
 
     async def _first_lines(
@@ -407,7 +407,7 @@ def _about(task: Task, attempt: Attempt) -> dict[str, Any]:
 
 def _made(connection: Connection, attempt_id: str) -> list[dict[str, Any]]:
     """What came of an attempt's checks, in the order in which they are made."""
-    made = sorted(attempts.recorded_checks(connection, attempt_id).items())
+    made = sorted(attempts.load_checks(connection, attempt_id).items())
     made.sort(key=lambda item: item[1].command is not None)
     return [result.model_dump(mode="json") for _, result in made]
 

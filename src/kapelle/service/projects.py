@@ -38,7 +38,7 @@ class ProjectService:
 
     async def all(self) -> list[Project]:
         """List all projects, including archived ones. Work that names a new project creates it."""
-        return await self._parts.db.read(projects.some)
+        return await self._parts.db.read(projects.list_projects)
 
     async def create(self, body: ProjectBody) -> Project:
         """Create a project before there is work for it."""
@@ -52,12 +52,12 @@ class ProjectService:
         if new_name is not None and new_name != name:
             await self._parts.db.write(projects.rename, name, new_name)
             await self._search.rename(name, new_name)
-            self._parts.projects = await self._parts.db.read(projects.current)
+            self._parts.projects = await self._parts.db.read(projects.load_current)
             name = new_name
         if body.archived is not None:
             await self._parts.db.write(projects.archive, name, body.archived)
         if body.archived:
-            for work in await self._parts.db.read(projects.ended_work, name):
+            for work in await self._parts.db.read(projects.list_ended_work, name):
                 with suppress(Conflict):  # somebody has just resumed it
                     await archive_work(self._parts, work)
         return await self._parts.db.read(projects.get, name)
@@ -65,7 +65,7 @@ class ProjectService:
     async def delete(self, name: Name) -> Project:
         """Delete an empty project."""
         project = await self._parts.db.write(projects.delete, name)
-        self._parts.projects = await self._parts.db.read(projects.current)
+        self._parts.projects = await self._parts.db.read(projects.load_current)
         return project
 
     async def switch(self, body: CurrentBody) -> list[Project]:

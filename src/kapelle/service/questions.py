@@ -61,7 +61,7 @@ class QuestionService:
         given by its name or a directory in it."""
         if repository is not None and repository.startswith("/"):
             repository = repository_of(repository)
-        open_questions = await self._db.read(questions.unanswered, None, repository)
+        open_questions = await self._db.read(questions.list_open, None, repository)
         return QuestionList(questions=open_questions)
 
     async def answer(self, token: str, body: GivenAnswer, caller: Caller) -> Question:
@@ -78,8 +78,8 @@ class QuestionService:
 def _load_question(connection: Connection, token: str, attempt_id: str | None) -> Question:
     """Return a question; raises Forbidden for an attempt that has ended or did not ask it."""
     if attempt_id is not None:
-        is_running = attempts.row(connection, attempt_id)["ended_at"] is None
-        if not is_running or not questions.is_of(connection, token, attempt_id):
+        is_running = attempts.load_row(connection, attempt_id)["ended_at"] is None
+        if not is_running or not questions.is_asked_by(connection, token, attempt_id):
             raise Forbidden("An attempt may wait only for answers to its own questions.")
     return questions.get(connection, token)
 
@@ -88,5 +88,5 @@ def _deliver_answer(connection: Connection, token: str) -> Question:
     """Return a question; if it has an answer, record that its agent got the answer."""
     question = questions.get(connection, token)
     if question.status != "open":
-        questions.tell(connection, [token])
+        questions.mark_sent(connection, [token])
     return question

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.specs import Directory, Spec
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.domain.views import MovedRepository, RelocationView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
@@ -44,7 +44,7 @@ class RelocationService:
         repository = repository_of(directory)
         if await self._parts.db.read(relocation.has_work, repository):
             return []
-        base_commits = await self._parts.db.read(relocation.base_commits)
+        base_commits = await self._parts.db.read(relocation.load_base_commits)
         missing: dict[str, list[str]] = {}
         for path, commits in base_commits.items():
             if not os.path.isdir(path) or os.path.realpath(path) == repository:
@@ -79,7 +79,7 @@ class RelocationService:
                 hint="`kapelle list --all` shows the repositories of all work.",
             )
         self._parts.locks.relocate(old, new)
-        self._parts.projects = await self._parts.db.read(projects.current)
+        self._parts.projects = await self._parts.db.read(projects.load_current)
         _log.info("%s was moved to %s", old, new)
         return RelocationView(
             old=old,
@@ -118,14 +118,14 @@ class RelocationService:
 
     async def _require_no_other(self, old: str, new: str) -> None:
         """Raise Conflict if the old place is a directory above repositories, and not one itself."""
-        inside = await self._parts.db.read(relocation.repositories_inside, old)
+        inside = await self._parts.db.read(relocation.list_repositories_inside, old)
         others = [path for path in inside if path != old]
         staying = []
         # A link from the old place would lead to the repositories of the new one.
         if os.path.realpath(old) != new:
             staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
         if staying or (others and old not in inside):
-            names = counted_files(staying or others)
+            names = format_files(staying or others)
             raise Conflict(
                 f"{old} is a directory above other repositories: {names}.",
                 hint="Give the old place of one repository.",
@@ -133,7 +133,7 @@ class RelocationService:
 
     async def _require_same(self, old: str, new: str) -> None:
         """Raise Conflict if new has none of the commits from which work at old began."""
-        base_commits = await self._parts.db.read(relocation.base_commits)
+        base_commits = await self._parts.db.read(relocation.load_base_commits)
         commits = base_commits.get(old, [])
         if commits and not await self._parts.workspaces.known_commits(Path(new), commits):
             raise Conflict(

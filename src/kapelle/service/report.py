@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.ids import body
-from kapelle.domain.report import changed_nothing, group_of, markdown, next_commands
+from kapelle.domain.ids import strip_kind
+from kapelle.domain.report import find_group, format_report, has_no_changes, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.views import (
@@ -44,9 +44,11 @@ class ReportService:
             hint = "Name an earlier --since, or a later --until."
             raise InvalidInput("until is before since, so the period is empty.", hint=hint)
         filter = resolve_repository(filter)
-        ids = await self._db.read(query.touched, since, until, filter.project, filter.repository)
+        ids = await self._db.read(
+            query.list_touched, since, until, filter.project, filter.repository
+        )
         entries = []
-        for work_id in sorted(ids[:_MAX_ENTRIES], key=body):
+        for work_id in sorted(ids[:_MAX_ENTRIES], key=strip_kind):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))
         usage_filter = UsageFilter(
             by="day",
@@ -60,12 +62,14 @@ class ReportService:
             until=until,
             entries=entries,
             left_out=len(ids) - len(entries),
-            learnings=await self._db.read(learnings.kept_of_agents, since, until, filter.project),
-            needs_total=len(await self._db.read(needs.find, filter.project)),
+            learnings=await self._db.read(
+                learnings.list_kept_of_agents, since, until, filter.project
+            ),
+            needs_total=len(await self._db.read(needs.list_needs, filter.project)),
             cost=(await self.usage(usage_filter)).total,
             markdown="",
         )
-        text = markdown(report.model_dump(mode="json"))
+        text = format_report(report.model_dump(mode="json"))
         return report.model_copy(update={"markdown": text})
 
     async def usage(self, filter: UsageFilter) -> UsageReport:
@@ -74,7 +78,7 @@ class ReportService:
         filter = resolve_repository(filter)
         since = parse_since(filter.since)
         until = parse_until(filter.until)
-        groups = await self._db.read(usage.grouped, filter, since, until)
+        groups = await self._db.read(usage.sum_by_key, filter, since, until)
         rows = [_usage_row(filter, dict(group)) for group in groups]
         rows.sort(key=_sort_key(filter))
         return UsageReport(by=filter.by, across=filter.across, rows=rows, total=_total(rows))
@@ -84,10 +88,10 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
     item = work.model_dump(mode="json")
     base = work.workspace.base
     if work.merged_at:
-        base = events.merged_into(connection, work.id) or base
+        base = events.find_merged_branch(connection, work.id) or base
     changed = None
     if work.status == "completed":
-        changed = not changed_nothing(item)
+        changed = not has_no_changes(item)
     commands = [{"command": command, "does": does} for command, does in next_commands(item)]
     if isinstance(work, Task):
         own_fields = _task_fields(work)
@@ -97,7 +101,7 @@ def _entry(connection: Connection, work: Task | Run) -> ReportEntry:
     return ReportEntry.model_validate(
         {
             **shared_fields,
-            "group": group_of(item),
+            "group": find_group(item),
             "base": base,
             "branch": work.workspace.branch,
             "changed": changed,
@@ -124,7 +128,7 @@ def _task_fields(task: Task) -> dict[str, Any]:
 
 def _run_fields(connection: Connection, run: Run) -> dict[str, Any]:
     """Return the fields of an entry that come from the steps of a run."""
-    run_steps = steps.shown(connection, run.id)
+    run_steps = steps.list_steps(connection, run.id)
     evidence: list[CheckResult] = []
     scores: list[str] = []
     for step in run_steps:

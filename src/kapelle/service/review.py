@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from kapelle.agents import registry
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.learning import Learning, LearningScope
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.engine.background import repeat
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.prompt import fence, format_learning
@@ -57,7 +57,7 @@ class LearningReview:
         days = parts.settings().knowledge.review_days
         if days:
             before = now - timedelta(days=days)
-        while due := await parts.db.read(learnings.due, before, _BATCH):
+        while due := await parts.db.read(learnings.list_due, before, _BATCH):
             for learning in due:
                 neighbours = await parts.db.read(_list_neighbours, learning)
                 verdict = await self._judge(learning, neighbours)
@@ -101,7 +101,7 @@ def judge_by_rule(learning: Learning, neighbours: Sequence[Learning]) -> Learnin
 
 def _words(learning: Learning) -> set[str]:
     words: set[str] = set()
-    for term in search_terms(f"{learning.title} {learning.content}"):
+    for term in split_search_terms(f"{learning.title} {learning.content}"):
         words.update(term)
     return words
 

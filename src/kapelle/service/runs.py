@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, invalid_spec
-from kapelle.domain.run import Run, RunFilter, Step, rests
+from kapelle.domain.run import Run, RunFilter, Step, is_at_rest
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
     Name,
@@ -23,7 +23,7 @@ from kapelle.domain.specs import (
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, StopCause, Stopper, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.text import did_you_mean
+from kapelle.domain.text import suggest_name
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, require_undecided, room_for, stop_cause
 from kapelle.engine.delivery import with_comments
@@ -116,7 +116,7 @@ class RunService:
         if parent is None:
             return await self.get(await start(parts, body.pattern, spec, key))
         # A run that an attempt starts is a child of the attempt's task.
-        task = await self._db.read(tasks.row, parent)
+        task = await self._db.read(tasks.load_row, parent)
         if task["read_only"]:
             raise Forbidden(
                 "A read-only task cannot start runs.", hint="Submit a task instead of a run."
@@ -135,7 +135,7 @@ class RunService:
     ) -> list[PatternView]:
         """List the patterns; with a directory also those of its repository, and their errors."""
         if caller.task_id is not None:
-            directory = (await self._db.read(tasks.row, caller.task_id))["directory"]
+            directory = (await self._db.read(tasks.load_row, caller.task_id))["directory"]
         place = Path(require_directory(directory)) if directory else None
         views, errors = await list_patterns(self._parts, place)
         for error in errors:
@@ -154,7 +154,7 @@ class RunService:
             if pattern.name == name:
                 return pattern
         names = [pattern.name for pattern in views]
-        hint = did_you_mean(name, names) or f"The patterns are {', '.join(names)}."
+        hint = suggest_name(name, names) or f"The patterns are {', '.join(names)}."
         raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
     async def get(self, run_id: str) -> Run:
@@ -170,7 +170,7 @@ class RunService:
 
         With nested, runs inside other runs are listed, too.
         """
-        last_event = await self._db.read(events.last_seq)
+        last_event = await self._db.read(events.load_last_seq)
         among = await self._callers.list_below(caller, "run")
         page, cursor = await self.list_page(resolve_repository(query), among)
         return RunPage(runs=page, next_cursor=cursor, last_event=last_event)
@@ -184,7 +184,7 @@ class RunService:
         """
 
         def read(connection: Connection) -> tuple[list[Run], str | None]:
-            page, cursor = runs.page(connection, query, among, conditions)
+            page, cursor = runs.list_page(connection, query, among, conditions)
             return self._add_live_states(connection, page), cursor
 
         page, cursor = await self._db.read(read)
@@ -198,13 +198,13 @@ class RunService:
             return []
 
         def read(connection: Connection) -> list[Run]:
-            return self._add_live_states(connection, runs.of_ids(connection, ids))
+            return self._add_live_states(connection, runs.list_by_ids(connection, ids))
 
         return [run.as_row() for run in await self._db.read(read)]
 
     async def steps(self, run_id: str) -> list[Step]:
         """List the steps of a run, in order."""
-        return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, run_id)))
+        return await self._db.read(lambda c: steps.list_steps(c, runs.resolve(c, run_id)))
 
     async def wait(self, run_id: str, timeout_s: WaitSeconds = 25) -> Run:
         """Wait until a run has ended, is paused or needs input; after timeout_s, call again."""
@@ -232,8 +232,8 @@ class RunService:
         def resume(connection: Connection, run_id: str) -> None:
             if parent is not None:
                 # An attempt must not resume anything that a person has stopped.
-                family = runs.family(connection, run_id)
-                for row in runs.still_open(connection, family):
+                family = runs.list_family(connection, run_id)
+                for row in runs.list_open(connection, family):
                     require_undecided(connection, row["id"])
             control.resume(connection, run_id)
 
@@ -277,7 +277,7 @@ class RunService:
         require_still_there(run.directory, run.repository)
         if body.comments:
             # A repeated request returns its task: the comments are no longer new.
-            earlier_task = await self._db.glance(tasks.by_idempotency_key, idempotency_key or "")
+            earlier_task = await self._db.glance(tasks.find_by_key, idempotency_key or "")
             if earlier_task is not None and _is_follow_up(earlier_task, run, message):
                 return earlier_task
             message, comment_ids = await with_comments(self._parts, run, message)
@@ -313,19 +313,19 @@ class RunService:
 
     async def _load_shell(self, run_id: str) -> Shell | None:
         """Return the environment of the shell in which the run was started, as far as known."""
-        row = await self._db.read(runs.row, run_id)
+        row = await self._db.read(runs.load_row, run_id)
         return self._parts.secrets.shell(row["shell"])
 
     async def pause_all(self, reason: str) -> None:
         """Pause every running run; its running tasks return to the queue."""
-        for run_id in await self._db.read(runs.running):
+        for run_id in await self._db.read(runs.list_running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
                 cause = StopCause(Stopper.DAEMON, reason)
                 await control.pause(self._parts, run_id, cause, now=True)
 
     async def _resolve(self, run_id: str) -> str:
         """Return the full id of a run; raises NotFound."""
-        return await self._db.read(lambda c: runs.row(c, runs.resolve(c, run_id))["id"])
+        return await self._db.read(lambda c: runs.load_row(c, runs.resolve(c, run_id))["id"])
 
     async def _apply_change(self, text: str, change: Callable[..., None], *args: Any) -> Run:
         def apply(connection: Connection) -> str:
@@ -336,7 +336,7 @@ class RunService:
         return await self.get(await self._db.write(apply))
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
-        return rests(self._add_live_states(connection, [runs.get(connection, run_id)])[0])
+        return is_at_rest(self._add_live_states(connection, [runs.get(connection, run_id)])[0])
 
     def _add_live_states(self, connection: Connection, page: list[Run]) -> list[Run]:
         """Add to running runs without a reason what they are doing."""
@@ -346,7 +346,7 @@ class RunService:
         if not silent_ids:
             return page
         open_tasks: dict[str, list[Row]] = {id_: [] for id_ in silent_ids}
-        for task in runs.open_tasks(connection, sorted(silent_ids)):
+        for task in runs.list_open_tasks(connection, sorted(silent_ids)):
             open_tasks[task["run_id"]].append(task)
         result = []
         for run in page:
@@ -390,7 +390,7 @@ def _answer(connection: Connection, run_id: str, token: str | None, text: str) -
     asker, _, place = (token or "").rpartition(":")
     if asker not in {"", run_id}:
         raise Conflict(f"{token} is the token of a question of another run.")
-    run = runs.row(connection, run_id)
+    run = runs.load_row(connection, run_id)
     if run["status"] in RUN_FINAL:
         raise Conflict(f"{run_id} is {run['status']} already.")
     answer(connection, f"{run_id}:{place}" if place else run_id, text)

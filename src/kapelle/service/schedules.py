@@ -33,7 +33,7 @@ from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import unused_id
+from kapelle.store.query import make_unused_id
 
 TASK = "task"
 
@@ -125,7 +125,7 @@ class ScheduleService:
         _require_future(spec, now)
         work_columns = await self._work.examine(spec.kind, spec.spec)
         values = work_columns | _schedule_columns(spec, now)
-        values["id"] = await self._db.glance(unused_id, "schedule")
+        values["id"] = await self._db.glance(make_unused_id, "schedule")
         values["idempotency_key"] = idempotency_key
         with self._secrets.keep_values(values["id"], values["spec"]) as values["spec"]:
             schedule_id = await self._db.write(_insert, values, spec.after)
@@ -140,7 +140,7 @@ class ScheduleService:
 
     async def page(self, query: ScheduleFilter) -> SchedulePage:
         """List schedules, newest first; next_cursor leads to the next page."""
-        page, cursor = await self._db.read(schedules.page, query)
+        page, cursor = await self._db.read(schedules.list_page, query)
         page = [_add_reason(schedule) for schedule in page]
         return SchedulePage(schedules=page, next_cursor=cursor)
 
@@ -149,7 +149,7 @@ class ScheduleService:
     ) -> FiringPage:
         """List the firings of a schedule, newest first; next_cursor leads to the next page."""
         schedule_id = (await self.get(schedule_id)).id
-        firings, more = await self._db.read(schedules.firings_page, schedule_id, cursor, limit)
+        firings, more = await self._db.read(schedules.list_firings, schedule_id, cursor, limit)
         next_cursor = firings[-1].slot if more else None
         return FiringPage(firings=firings, next_cursor=next_cursor)
 
@@ -177,10 +177,10 @@ class ScheduleService:
         schedule_id = (await self.get(schedule_id)).id
         now = self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
-        row = await self._db.read(schedules.get_firing, schedule_id, slot)
+        row = await self._db.read(schedules.find_firing, schedule_id, slot)
         if row is None:
             raise Conflict(f"The history of {schedule_id} no longer has this firing.")
-        return schedules.as_firing(row)
+        return schedules.read_firing(row)
 
     async def _alter(self, schedule_id: str, change: Any) -> Schedule:
         schedule_id = (await self.get(schedule_id)).id
@@ -227,7 +227,7 @@ def _insert(connection: Connection, values: dict[str, Any], after: str | None) -
         values["after"] = _resolve_leader(connection, after, values)
     key = values["idempotency_key"]
     if key:
-        row = schedules.by_idempotency_key(connection, key)
+        row = schedules.find_by_key(connection, key)
         if row is not None:
             if any(row[name] != values[name] for name in _COMPARED_COLUMNS):
                 raise Conflict(f"This idempotency key was used for another schedule, {row['id']}.")
@@ -242,7 +242,7 @@ def _resolve_leader(connection: Connection, text: str, values: dict[str, Any]) -
 
     Raises InvalidInput if the new schedule would never start anything.
     """
-    leader = schedules.row(connection, schedules.resolve(connection, text))
+    leader = schedules.load_row(connection, schedules.resolve(connection, text))
     has_no_time = values["cron"] is None and values["at"] is None
     if has_no_time and leader["status"] not in OPEN:
         raise InvalidInput(f"{leader['id']} is {leader['status']}, so no work can follow it.")

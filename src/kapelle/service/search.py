@@ -14,7 +14,7 @@ from pydantic import Field
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.learning import ProjectPath
 from kapelle.domain.specs import RepositoryPath
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
@@ -73,7 +73,7 @@ class SearchService:
         """What prompts, results, outputs and commits of ended tasks and runs, what people said to
         them, learnings and notes have all these words, "several" together; each hit in its context,
         with where it stands. With a repository, only work is searched."""
-        terms = search_terms(query)
+        terms = split_search_terms(query)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
         owners = None
@@ -85,7 +85,7 @@ class SearchService:
                 )
             if repository.startswith("/"):
                 repository = await asyncio.to_thread(repository_of, repository)
-            owners = await self._parts.db.read(search.work_in, repository)
+            owners = await self._parts.db.read(search.list_work_in, repository)
         going = self._begin()
         await asyncio.wait([going], timeout=_FRESH_S)
         hits: list[Hit] = []
@@ -97,7 +97,7 @@ class SearchService:
                     hits.append(Hit(kind="learning", **told, text=excerpt(one.content, terms)))
         if kind in {None, "note"} and task is None and owners is None:
             # These may have a part of a word only, such as `work` in workflow/….
-            for note in await self._parts.db.read(notes.containing, terms, project, _MOST_NOTES):
+            for note in await self._parts.db.read(notes.search, terms, project, _MOST_NOTES):
                 key = note["key"]
                 text = note["value"]
                 if not _has(text, terms):
@@ -126,7 +126,7 @@ class SearchService:
             before = found[-1].id
             looked_at = looked_at + len(found)
             owners = {document.owner for document in found}
-            rows = {one: await self._parts.db.glance(search.work, one) for one in owners}
+            rows = {one: await self._parts.db.glance(search.find_work, one) for one in owners}
             committed = {document.owner for document in found if document.kind == "commit"}
             messages = {
                 id_: text for one in committed for id_, text in await self._messages(rows[one])
@@ -215,7 +215,7 @@ class SearchService:
         for noun in ("task", "run"):
             while True:
                 last = await self._use(self._open().progress, noun)
-                rows = await self._parts.db.read(search.ended_after, noun, last, _AT_A_TIME)
+                rows = await self._parts.db.read(search.list_ended_after, noun, last, _AT_A_TIME)
                 for row in rows:
                     await self._add(noun, row)
                 if not rows:
@@ -225,7 +225,7 @@ class SearchService:
         owner = row["id"]
         project = project_of(row)
         if noun == "task":
-            tried = await self._parts.db.read(attempts.of_task, owner)
+            tried = await self._parts.db.read(attempts.list_rows, owner)
         else:
             tried = []
         for attempt in tried:
@@ -250,7 +250,7 @@ class SearchService:
 
     async def _said(self, task_id: str) -> dict[str, str]:
         """What people said to a task, by the ids of their messages."""
-        said = await self._parts.db.read(person_messages.of_task, task_id)
+        said = await self._parts.db.read(person_messages.list_of_task, task_id)
         return {message.id: message.text for message in said}
 
     async def _messages(self, row: Row | None) -> list[tuple[str, str]]:
@@ -296,7 +296,7 @@ class SearchService:
     async def _tidy(self) -> None:
         """Forget what is archived or gone; where that is most of the index, make it anew."""
         for owner in await self._use(self._open().owners):
-            if await self._parts.db.glance(search.work, owner) is None:
+            if await self._parts.db.glance(search.find_work, owner) is None:
                 await self._use(self._open().forget, owner)
         if await self._use(self._open().waste) > 0.5:
             await self._use(self._drop)
@@ -365,9 +365,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _has(text: str, terms: Sequence[Sequence[str]]) -> bool:
     """Whether a text has each term, the words of one behind each other."""
-    words = (
-        f" {' '.join(word for term in search_terms(text.replace(chr(34), ' ')) for word in term)} "
-    )
+    found = split_search_terms(text.replace('"', " "))
+    words = f" {' '.join(word for term in found for word in term)} "
     return all(f" {' '.join(term)} " in words for term in terms)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from kapelle.domain.errors import Conflict, Forbidden
-from kapelle.domain.run import rests
+from kapelle.domain.run import is_at_rest
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import StopCause, Stopper, TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
@@ -124,7 +124,7 @@ class TaskService:
         spec = values.get("spec")
         if not isinstance(spec, dict) or "directory" in spec:
             return values
-        row = await self._db.read(tasks.row, parent)
+        row = await self._db.read(tasks.load_row, parent)
         return {**values, "spec": {**spec, "directory": row["directory"]}}
 
     async def get(self, task_id: str) -> Task:
@@ -133,7 +133,7 @@ class TaskService:
 
     async def page(self, query: TaskFilter, caller: Caller) -> TaskPage:
         """List tasks, newest first; next_cursor leads to the next page."""
-        last_event = await self._db.read(events.last_seq)
+        last_event = await self._db.read(events.load_last_seq)
         among = await self._callers.list_below(caller, "task")
         page, cursor = await self.list_page(resolve_repository(query), among)
         return TaskPage(tasks=page, next_cursor=cursor, last_event=last_event)
@@ -145,7 +145,7 @@ class TaskService:
 
         `among` limits it to tasks with these ids, `conditions` to those that meet them.
         """
-        page, cursor = await self._db.read(tasks.page, query, among, conditions)
+        page, cursor = await self._db.read(tasks.list_page, query, among, conditions)
         page = [self._add_live_state(task) for task in page]
         if query.light:
             page = [task.as_row() for task in page]
@@ -155,7 +155,7 @@ class TaskService:
         """Return tasks as rows of a list; ids of deleted tasks are skipped."""
         if not ids:
             return []
-        existing_tasks = await self._db.read(tasks.of_ids, ids)
+        existing_tasks = await self._db.read(tasks.list_by_ids, ids)
         return [self._add_live_state(task).as_row() for task in existing_tasks]
 
     async def wait(self, task_id: str, timeout_s: WaitSeconds = 25) -> Task:
@@ -270,13 +270,13 @@ class TaskService:
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
-        for task_id in await self._db.read(tasks.at_work):
-            if (await self._db.read(tasks.row, task_id))["stop"] is not None:
+        for task_id in await self._db.read(tasks.list_at_work):
+            if (await self._db.read(tasks.load_row, task_id))["stop"] is not None:
                 continue  # it is being stopped already, and continues later with its run
             with suppress(Conflict):  # it has just ended
                 await self._cancel(task_id, StopCause(Stopper.DAEMON, reason))
         with self._db.watch() as changes:
-            while await self._db.read(tasks.at_work):
+            while await self._db.read(tasks.list_at_work):
                 await changes.wait(1.0)
 
     async def _prepare_start(self, task_id: str, parent: str | None = None) -> None:
@@ -345,16 +345,16 @@ def _require_unchanged_limits(limits: NewLimits, parent: str | None) -> None:
 def _load_task(connection: Connection, task_id: str) -> Task:
     """Return a task with its children, its repeated checks and the refusal of its merge."""
     task = tasks.get(connection, task_id)
-    own_children = children.of_task(connection, task.id)
+    own_children = children.list_children(connection, task.id)
     if own_children:
         task = task.model_copy(update={"children": own_children})
     if task.ended_at is None:
         return task
     fields: dict[str, Any] = {
-        "checked_again": events.last(connection, task.id, events.CHECKED, CheckedAgain)
+        "checked_again": events.find_last(connection, task.id, events.CHECKED, CheckedAgain)
     }
     if task.status is TaskStatus.COMPLETED and task.merged_at is None:
-        fields["merge_refused"] = events.last(
+        fields["merge_refused"] = events.find_last(
             connection, task.id, "task.merge_refused", MergeRefusal
         )
     return task.model_copy(update=fields)
@@ -367,15 +367,15 @@ def _load_ended_task(connection: Connection, task_id: str) -> Task:
 
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
-    row = tasks.row(connection, task_id)
+    row = tasks.load_row(connection, task_id)
     # This runs after every write, so the whole task is loaded only near its end.
     if not is_resting(row["status"], row["waiting_for"]):
         return False
-    return rests(tasks.get(connection, task_id))
+    return is_at_rest(tasks.get(connection, task_id))
 
 
 def _row(connection: Connection, task_id: str) -> Any:
-    return tasks.row(connection, tasks.resolve(connection, task_id))
+    return tasks.load_row(connection, tasks.resolve(connection, task_id))
 
 
 def _apply(

@@ -13,7 +13,7 @@ class TemplateService:
     async def all(self) -> list[Template]:
         """List your templates: guidelines that a task or run uses by name, and for each model the
         results and the usage of the tasks that used the template."""
-        return await self._parts.db.read(templates.some)
+        return await self._parts.db.read(templates.list_templates)
 
     async def get(self, template: str) -> Template:
         """Get a template with the results of the tasks that used it."""
@@ -39,7 +39,7 @@ class TemplateService:
         settings = self._parts.settings(directory)
         if spec.agent is not None:
             require_abilities(spec.agent, settings, model=spec.model)
-        return await self._parts.db.write(templates.put, spec, name)
+        return await self._parts.db.write(templates.store, spec, name)
 
     async def delete(self, template: str) -> Template:
         """Delete a template; tasks that used it keep its guidelines."""

@@ -108,7 +108,7 @@ class TerminalViewer:
                 attempt = attempt_of(task, self._which)
                 process_dir = self._parts.process_directory(attempt.id)
                 if terminal.has_begun(process_dir) or attempt.ended_at is not None:
-                    row = await self._parts.db.glance(attempts.row, attempt.id)
+                    row = await self._parts.db.glance(attempts.load_row, attempt.id)
                     self._attempt, self._secret = attempt, bytes.fromhex(row["secret"])
                     return
             if is_resting(task.status, task.waiting_for):

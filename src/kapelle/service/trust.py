@@ -53,7 +53,7 @@ class TrustService:
         executable = await asyncio.to_thread(self._read, require_directory(body.directory))
         await asyncio.to_thread(trust.grant, self._parts.home, executable, body.digest)
         _log.info("%s is trusted with %s", executable.place, executable.digest)
-        await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
+        await self._parts.db.write(tasks.wake_waiting, "trust", datetime.now(UTC))
         return await asyncio.to_thread(self._view, executable)
 
     async def withdraw(self, directory: Annotated[str, Absolute]) -> TrustView:

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from kapelle.domain.ids import body as id_body
-from kapelle.domain.ids import is_id
-from kapelle.domain.run import Run, RunFilter, WorkFilter, rests
+from kapelle.domain.ids import is_id, strip_kind
+from kapelle.domain.run import Run, RunFilter, WorkFilter, is_at_rest
 from kapelle.domain.specs import Spec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
@@ -22,7 +21,7 @@ from kapelle.service.filters import parse_since, resolve_repository
 from kapelle.service.runs import RunService
 from kapelle.service.tasks import TaskService
 from kapelle.store import events, filters, runs, tasks
-from kapelle.store.query import resolve
+from kapelle.store.query import resolve_id
 
 Ids = Annotated[list[str], Field(min_length=1, max_length=200, description="of tasks and runs")]
 Until = Annotated[
@@ -77,7 +76,7 @@ class _MergedList:
         self.items += page
         self.total += total
         if cursor:
-            self.continuations.append(id_body(cursor))
+            self.continuations.append(strip_kind(cursor))
 
     def cut(self, limit: int) -> tuple[list[Task | Run], str | None]:
         """Return the first items and the cursor of the next page."""
@@ -91,7 +90,7 @@ class _MergedList:
 
 
 def _sort_key(work: Task | Run) -> str:
-    return id_body(work.id)
+    return strip_kind(work.id)
 
 
 class WorkService:
@@ -104,7 +103,7 @@ class WorkService:
 
     async def get(self, work_id: str) -> Task | Run:
         """Get a task or run by its id or any unique part of it."""
-        id_ = await self._db.read(resolve, work_id, "task", "run")
+        id_ = await self._db.read(resolve_id, work_id, "task", "run")
         return await self._service_of(id_).get(id_)
 
     async def wait(
@@ -115,7 +114,7 @@ class WorkService:
         After timeout_s it returns those that have; call it again with the ids in pending.
         """
         await self._callers.require_own(caller, *ids, itself=False)
-        full_ids = {text: await self._db.read(resolve, text, "task", "run") for text in ids}
+        full_ids = {text: await self._db.read(resolve_id, text, "task", "run") for text in ids}
         waits: dict[str, asyncio.Task[Any]] = {}
         for text, id_ in full_ids.items():
             waits[text] = asyncio.create_task(self._service_of(id_).wait(id_, timeout_s))
@@ -127,7 +126,7 @@ class WorkService:
         try:
             await asyncio.wait(waits.values(), return_when=return_when)
             for text, wait in waits.items():
-                if wait.done() and rests(wait.result()):
+                if wait.done() and is_at_rest(wait.result()):
                     resting[text] = wait.result()
         finally:
             for wait in waits.values():
@@ -149,7 +148,7 @@ class WorkService:
 
         total counts all pages. With nested, the tasks and runs inside runs are listed, too.
         """
-        last_event = await self._db.read(events.last_seq)
+        last_event = await self._db.read(events.load_last_seq)
         since = parse_since(query.since)
         merged = _MergedList()
         for kind in ("task", "run"):
@@ -172,21 +171,21 @@ class WorkService:
             "parent_id": query.run_id,
             "nested": query.nested or bool(query.run_id),
         }
-        conditions = await self._db.read(filters.conditions, kind, query, since)
+        conditions = await self._db.read(filters.build_conditions, kind, query, since)
         if kind == "task":
             task_filter = resolve_repository(TaskFilter.model_validate(values))
             task_page, cursor = await self._tasks.list_page(task_filter, None, conditions)
-            total = await self._db.read(tasks.count_pages, task_filter, conditions)
+            total = await self._db.read(tasks.count_matches, task_filter, conditions)
             merged.add(task_page, total, cursor)
         else:
             run_filter = resolve_repository(RunFilter.model_validate(values))
             run_page, cursor = await self._runs.list_page(run_filter, None, conditions)
-            total = await self._db.read(runs.count_pages, run_filter, conditions)
+            total = await self._db.read(runs.count_matches, run_filter, conditions)
             merged.add(run_page, total, cursor)
 
     async def mark(self, work_id: str, body: MarkBody) -> Task | Run:
         """Mark a task or run as seen, flag it for attention, or snooze it until a given time."""
-        id_ = await self._db.read(resolve, work_id, "task", "run")
+        id_ = await self._db.read(resolve_id, work_id, "task", "run")
         await self._db.write(mark, id_, body.columns)
         return await self.get(id_)
 

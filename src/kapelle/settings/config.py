@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from kapelle.domain.environment import looks_secret
-from kapelle.domain.errors import InvalidInput, problem
+from kapelle.domain.errors import InvalidInput, format_problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, read_toml, split_key, stamp
@@ -85,7 +85,7 @@ def validate(values: Tree, where: str, scope: SettingScope = "user") -> Settings
         suffix = f" (it is {mask_setting(dotted_key, value)!r})"
     else:
         suffix = ""
-    raise InvalidInput(f"{where}: {problem(first)}{suffix}.")
+    raise InvalidInput(f"{where}: {format_problem(first)}{suffix}.")
 
 
 def _refuse_foreign(values: Tree, where: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted, Unavailable
 from kapelle.domain.specs import Prove
-from kapelle.domain.text import counted_files, relocated
+from kapelle.domain.text import format_files, relocate_path
 from kapelle.domain.views import Standing
 from kapelle.home import Home, find_in_repository, read_own, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
@@ -141,7 +141,7 @@ def require(executable: Executable, status: Standing) -> None:
         verb = "has changed since you trusted it"
     else:
         verb = "is not trusted"
-    what = f"its .kapelle can execute commands: {counted_files(executable.dangerous)}"
+    what = f"its .kapelle can execute commands: {format_files(executable.dangerous)}"
     raise refusal(f"{executable.place} {verb}; {what}.", executable.place)
 
 
@@ -191,12 +191,12 @@ def relocate(home: Home, old: str, new: str) -> Standing | None:
     Content that differs at the new place is not trusted: it counts as changed.
     """
     status: Standing | None = None
-    if not any(relocated(place, old, new) != place for place in read_records(home)):
+    if not any(relocate_path(place, old, new) != place for place in read_records(home)):
         return None
     with _hold_records(home) as records_by_place:
         remaining = dict(records_by_place)
         for place, record in records_by_place.items():
-            target = relocated(place, old, new)
+            target = relocate_path(place, old, new)
             if target == place:
                 continue
             del remaining[place]

@@ -20,20 +20,20 @@ _END_TRIAL = Statement(
 _LIMITED = Statement(sa.select(accounts).where(accounts.c.paused_until.is_not(None)))
 
 
-def paused(connection: sa.Connection, now: datetime) -> dict[str, tuple[datetime, str]]:
+def load_pauses(connection: sa.Connection, now: datetime) -> dict[str, tuple[datetime, str]]:
     """Every account that is paused, with until when and why."""
     limited = (row for row in _LIMITED.rows(connection) if row["paused_until"] > now)
     return {row["id"]: (row["paused_until"], row["reason"]) for row in limited}
 
 
-def of_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
+def load_rows(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
     query = sa.select(accounts).where(accounts.c.id.in_(ids))
     return {row["id"]: row for row in connection.execute(query).mappings()}
 
 
 def pause(connection: sa.Connection, account: str, until: datetime, reason: str) -> None:
     """Keep attempts from starting until then; an earlier end than the known one is ignored."""
-    known = of_ids(connection, [account]).get(account)
+    known = load_rows(connection, [account]).get(account)
     if known is None or known["paused_until"] is None or known["paused_until"] < until:
         update(connection, account, paused_until=until, reason=reason)
 
@@ -45,7 +45,7 @@ def release(connection: sa.Connection, account: str) -> None:
     update(connection, account, paused_until=None, reason=None, failures_in_a_row=0)
 
 
-def succeeded(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
+def record_success(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
     """An attempt under an account and one of its models has not been refused."""
     update(connection, account, verified_at=now, failures_in_a_row=0)
     end_trial(connection, account, of_model, now)
@@ -56,7 +56,7 @@ def end_trial(connection: sa.Connection, account: str, of_model: str, now: datet
     _END_TRIAL.write(connection, account=account, of_model=of_model, now=now)
 
 
-def on_trial(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
+def load_trials(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     """The accounts whose pause has ended and with which nothing has succeeded since."""
     ended = (row for row in _LIMITED.rows(connection) if row["paused_until"] <= now)
     return {row["id"]: row["paused_until"] for row in ended}
@@ -68,16 +68,16 @@ def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
         connection.execute(accounts.insert().values(id=account, **values))
 
 
-def told(connection: sa.Connection, account: str, windows: dict[str, Any]) -> None:
+def store_windows(connection: sa.Connection, account: str, windows: dict[str, Any]) -> None:
     """Keep what a provider says of the limits of an account, each by its name."""
-    known = of_ids(connection, [account]).get(account)
+    known = load_rows(connection, [account]).get(account)
     both = {**(known["windows"] or {} if known else {}), **windows}
     update(connection, account, windows=dict([*both.items()][-_MOST_WINDOWS:]))
 
 
-def failed_again(connection: sa.Connection, account: str) -> int:
+def count_failure(connection: sa.Connection, account: str) -> int:
     """Count one more failure of the environment in a row."""
-    known = of_ids(connection, [account]).get(account)
+    known = load_rows(connection, [account]).get(account)
     count = (known["failures_in_a_row"] if known else 0) + 1
     update(connection, account, failures_in_a_row=count)
     return count

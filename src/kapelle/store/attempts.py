@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Row, Rows, Statement, grouped, has
+from kapelle.store.query import Row, Rows, Statement, group, has_row
 from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = Statement(attempts.insert())
@@ -41,10 +41,28 @@ _OF_TASKS = _OF_TASKS.order_by(attempts.c.task_id, attempts.c.number)
 _CHECKS_OF = sa.select(checks).where(checks.c.attempt_id.in_(_IDS))
 _CHECKS_OF = _CHECKS_OF.order_by(checks.c.attempt_id, checks.c.position)
 _rows = Rows(attempts, "attempt")
-row = _rows.row
-update = _rows.update
-ended_of = _rows.ended_of
-take_over = _rows.take_over
+
+
+def load_row(connection: sa.Connection, attempt_id: str) -> Row:
+    """Return the stored row of an attempt; raise NotFound if there is none."""
+    return _rows.row(connection, attempt_id)
+
+
+def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
+    """Change columns of an attempt."""
+    _rows.update(connection, attempt_id, **values)
+
+
+def list_ended(
+    connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
+) -> list[str]:
+    """Return the given ids of attempts that ended before a time, at most `limit` of them."""
+    return _rows.ended_of(connection, ids, before, limit)
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim the running attempts of other performers; return their number."""
+    return _rows.take_over(connection, performer)
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
@@ -52,40 +70,40 @@ def insert(connection: sa.Connection, /, **values: Any) -> None:
     _INSERT.write(connection, secret=secrets.token_hex(32), **values)
 
 
-def latest(connection: sa.Connection, task_id: str) -> Row | None:
+def find_latest(connection: sa.Connection, task_id: str) -> Row | None:
     return _LATEST.first(connection, task_id=task_id)
 
 
-def live(connection: sa.Connection, task_id: str) -> Row | None:
+def find_open(connection: sa.Connection, task_id: str) -> Row | None:
     """The attempt of a task that has not ended, if there is one."""
-    found = latest(connection, task_id)
+    found = find_latest(connection, task_id)
     if found is not None and found["ended_at"] is None:
         return found
     return None
 
 
-def claim(connection: sa.Connection, attempt_id: str) -> Row | None:
+def find_claim(connection: sa.Connection, attempt_id: str) -> Row | None:
     """Its status, who performs it, what a person wants of it: "cancel", "requeue", nothing; what it
     handed in, and whether it asks what it was not told the end of."""
     return _CLAIM.first(connection, attempt_id=attempt_id)
 
 
-def of_task(connection: sa.Connection, task_id: str) -> list[Row]:
+def list_rows(connection: sa.Connection, task_id: str) -> list[Row]:
     """The rows of a task's attempts, oldest first."""
     query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
     return list(connection.execute(query).mappings())
 
 
-def session_usage(connection: sa.Connection, session_id: str) -> dict[str, float]:
+def load_session_usage(connection: sa.Connection, session_id: str) -> dict[str, float]:
     """What a session's counters stood at when the last attempt that told them ended."""
     used = attempts.c.session_usage
     query = sa.select(used).where(attempts.c.session_id == session_id, used.is_not(None))
     return connection.execute(query.order_by(attempts.c.id.desc()).limit(1)).scalar() or {}
 
 
-def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bool:
+def add_warning(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bool:
     """Add a warning to an attempt; False when it has one of this kind already."""
-    known = row(connection, attempt_id)["warnings"]
+    known = load_row(connection, attempt_id)["warnings"]
     if any(warning["what"] == what for warning in known):
         return False
     at = datetime.now(UTC).isoformat()
@@ -93,13 +111,13 @@ def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bo
     return True
 
 
-def running(connection: sa.Connection, performer: str) -> dict[str, str]:
+def load_running(connection: sa.Connection, performer: str) -> dict[str, str]:
     """The ids of the attempts that this performer has claimed and that have not ended, with the
     status of their tasks."""
     return {row["id"]: row["status"] for row in _RUNNING.rows(connection, performer=performer)}
 
 
-def tried(
+def has_running_trial(
     connection: sa.Connection, account: str, recently: datetime, since: datetime, *model: str | None
 ) -> bool:
     """Whether of the attempts under this account since then, by this model if one is given, the
@@ -109,21 +127,21 @@ def tried(
     began = attempts.c.started_at
     running = (attempts.c.status == AttemptStatus.RUNNING, began >= max(since, recently))
     earlier = (began >= since, began < recently)
-    return has(connection, *under, *running) and not has(connection, *under, *earlier)
+    return has_row(connection, *under, *running) and not has_row(connection, *under, *earlier)
 
 
-def ids(connection: sa.Connection) -> set[str]:
+def load_ids(connection: sa.Connection) -> set[str]:
     return set(connection.execute(sa.select(attempts.c.id)).scalars())
 
 
-def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
+def list_in_workspace(connection: sa.Connection, owner: str) -> list[str]:
     """Attempts that worked in the worktree of a task or a run."""
     shares = sa.or_(tasks.c.id == owner, tasks.c.workspace_owner == owner)
     query = sa.select(attempts.c.id).join(tasks, tasks.c.id == attempts.c.task_id).where(shares)
     return list(connection.execute(query).scalars())
 
 
-def began_in(connection: sa.Connection, owner: str) -> list[tuple[int, int]]:
+def load_beginnings(connection: sa.Connection, owner: str) -> list[tuple[int, int]]:
     """When attempts began to work in the worktree of a task or a run, and its inode then."""
     shares = sa.or_(tasks.c.id == owner, tasks.c.workspace_owner == owner)
     query = sa.select(attempts.c.began_ns, attempts.c.began_inode)
@@ -132,9 +150,9 @@ def began_in(connection: sa.Connection, owner: str) -> list[tuple[int, int]]:
     return [(ns, inode) for ns, inode in connection.execute(query)]
 
 
-def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
+def group_by_task(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
     rows = connection.execute(_OF_TASKS, {"ids": ids}).mappings() if ids else ()
-    return grouped((row["task_id"], _attempt(row)) for row in rows)
+    return group((row["task_id"], _attempt(row)) for row in rows)
 
 
 def add_check(
@@ -147,7 +165,7 @@ def add_check(
     connection.execute(checks.insert(), values)
 
 
-def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, CheckResult]:
+def load_checks(connection: sa.Connection, attempt_id: str) -> dict[int, CheckResult]:
     """The checks already made on an attempt, by their position."""
     query = sa.select(checks).where(checks.c.attempt_id == attempt_id)
     return {
@@ -156,16 +174,16 @@ def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, Che
     }
 
 
-def commits_of(connection: sa.Connection, task_id: str) -> dict[int, str | None]:
+def load_commits(connection: sa.Connection, task_id: str) -> dict[int, str | None]:
     """Return what each attempt of a task had committed before its checks, by its number."""
     columns = (attempts.c.number, attempts.c.checked_commit)
     query = sa.select(*columns).where(attempts.c.task_id == task_id)
     return {row.number: row.checked_commit for row in connection.execute(query)}
 
 
-def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
+def group_checks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
     rows = connection.execute(_CHECKS_OF, {"ids": ids}).mappings() if ids else ()
-    return grouped((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)
+    return group((row["attempt_id"], CheckResult.model_validate({**row})) for row in rows)
 
 
 _others = checks.alias()
@@ -177,7 +195,7 @@ LOOKS_AT_WORK = sa.and_(
 )
 
 
-def is_seen(made: Sequence[Any]) -> bool:
+def is_verified(made: Sequence[Any]) -> bool:
     """Whether one of these checks looked at the work, and none passed for a reason to be looked at:
     that something was changed, or that no error was printed, is true of nonsense as well."""
     if any(one.is_doubted for one in made):
@@ -186,18 +204,18 @@ def is_seen(made: Sequence[Any]) -> bool:
     return any(one.command or one.name == CheckKind.CI for one in sees)
 
 
-def known_proof(connection: sa.Connection, digest: str) -> Row | None:
+def find_proof(connection: sa.Connection, digest: str) -> Row | None:
     """What was found about a command in a repository before."""
     return connection.execute(proofs.select().where(proofs.c.digest == digest)).mappings().first()
 
 
-def known_proofs(connection: sa.Connection, digests: Sequence[str]) -> list[Row]:
+def list_proofs(connection: sa.Connection, digests: Sequence[str]) -> list[Row]:
     """Return what was found before below any of these digests."""
     query = proofs.select().where(proofs.c.digest.in_(digests))
     return list(connection.execute(query).mappings())
 
 
-def session_model(connection: sa.Connection, session_id: str) -> str | None:
+def load_session_model(connection: sa.Connection, session_id: str) -> str | None:
     """Return the model of the last attempt in a session of which a model is known."""
     query = (
         sa.select(attempts.c.model)
@@ -209,7 +227,7 @@ def session_model(connection: sa.Connection, session_id: str) -> str | None:
     return model
 
 
-def remember_proof(
+def store_proof(
     connection: sa.Connection, digests: Sequence[str], proved: bool | None, proof: str
 ) -> None:
     """Store what was found about a command, below each of its digests."""
@@ -221,11 +239,11 @@ def remember_proof(
 def _attempt(mapping: Row) -> Attempt:
     exit = {name: mapping[f"exit_{name}"] for name in Exit.model_fields}
     return Attempt.model_validate(
-        {**mapping} | {"exit": exit if exit["kind"] else None} | {"usage": usage_of(mapping)}
+        {**mapping} | {"exit": exit if exit["kind"] else None} | {"usage": read_usage(mapping)}
     )
 
 
-def usage_of(mapping: Mapping[str, Any]) -> Usage | None:
+def read_usage(mapping: Mapping[str, Any]) -> Usage | None:
     """What an attempt's row says that it used; None if nothing was told."""
     if mapping["input_tokens"] is None:
         return None

@@ -20,7 +20,7 @@ _making = threading.Lock()
 Grades = tuple[int, int, int]
 
 
-def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
+def create(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
     """Copy the database while it is in use into a new directory; drop old ones by their grades.
 
     The new backup is always kept, and so is a copy that has more than twice the rows of every
@@ -32,11 +32,11 @@ def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
         with closing(sqlite3.connect(database, timeout=30)) as source:
             finished = _make(source, database.name, directory)
         kept = [finished, *_graded(directory, grades)]
-        for old in reversed(existing(directory)):
+        for old in reversed(list_backups(directory)):
             if old in kept:
                 continue
-            found = rows(old / database.name)
-            if any(rows(copy / database.name) * 2 >= found for copy in kept):
+            found = count_rows(old / database.name)
+            if any(count_rows(copy / database.name) * 2 >= found for copy in kept):
                 shutil.rmtree(old)
             else:
                 kept.append(old)
@@ -53,7 +53,7 @@ def _graded(directory: Path, grades: Grades) -> Iterator[Path]:
         yield from list(reversed(first.values()))[:count]
 
 
-def rows(database: Path) -> int:
+def count_rows(database: Path) -> int:
     """How much a database holds: tasks, runs and events; 0 for one that cannot be read."""
     try:
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as found:
@@ -63,7 +63,7 @@ def rows(database: Path) -> int:
         return 0
 
 
-def make_from(source: sqlite3.Connection, name: str, directory: Path) -> Path:
+def create_from(source: sqlite3.Connection, name: str, directory: Path) -> Path:
     """Copy what a connection sees, whose file may be gone, into a new directory; drop nothing."""
     with _making:
         return _make(source, name, directory)
@@ -90,14 +90,14 @@ def _make(source: sqlite3.Connection, database: str, directory: Path) -> Path:
         raise
 
 
-def made_within(directory: Path, seconds: float) -> bool:
+def has_recent(directory: Path, seconds: float) -> bool:
     """Whether there is a backup of the last so many seconds; one of the future does not count."""
     now = datetime.now(UTC)
     return any(0 <= (now - moment).total_seconds() < seconds for moment, _ in _moments(directory))
 
 
 def _moments(directory: Path) -> Iterator[tuple[datetime, Path]]:
-    for path in existing(directory):
+    for path in list_backups(directory):
         with suppress(ValueError):  # a person's directory
             yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC), path
 
@@ -108,37 +108,40 @@ def make_private(path: Path) -> None:
     path.chmod(0o600)
 
 
-def existing(directory: Path) -> list[Path]:
+def list_backups(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("2*") if path.is_dir())
 
 
-def check_not_lost(path: Path, backups: Path, attempts: Path) -> None:
+def require_not_lost(path: Path, backups: Path, attempts: Path) -> None:
     """Raise if the database is empty where others show that it has not always been."""
-    if rows(path):
+    if count_rows(path):
         return
-    fullest = max(existing(backups), key=lambda copy: rows(copy / path.name), default=None)
-    if any(attempts.iterdir()) or (fullest is not None and rows(fullest / path.name)):
+    fullest = max(
+        list_backups(backups), key=lambda copy: count_rows(copy / path.name), default=None
+    )
+    if any(attempts.iterdir()) or (fullest is not None and count_rows(fullest / path.name)):
         raise Unavailable(
             f"The database {path} is empty or gone, but there was work here before.",
-            hint=f"{advice(path, backups)} To begin anew, move {attempts} and {backups} away.",
+            hint=format_advice(path, backups)
+            + f" To start with an empty history, move {attempts} and {backups} away.",
         )
 
 
-def advice(path: Path, backups: Path) -> str:
+def format_advice(path: Path, backups: Path) -> str:
     """What to do about a database that is lost or damaged."""
-    copies = [copy for copy in existing(backups) if (copy / path.name).exists()]
+    copies = [copy for copy in list_backups(backups) if (copy / path.name).exists()]
     if not copies:
         return f"There is no backup in {backups}; move {path} away to start with an empty history."
-    most = max(rows(copy / path.name) for copy in copies)
+    most = max(count_rows(copy / path.name) for copy in copies)
     # The newest one that has not lost most of it.
-    best = next(copy for copy in reversed(copies) if rows(copy / path.name) * 2 >= most)
+    best = next(copy for copy in reversed(copies) if count_rows(copy / path.name) * 2 >= most)
     return f"Move {path} and its -wal and -shm files away and copy {best / path.name} there."
 
 
-def check(path: Path, backups: Path) -> None:
+def require_sound(path: Path, backups: Path) -> None:
     """Raise unless the file is absent or a sound database; say which backup can replace it."""
     if path.exists() and (verdict := _verdict(path)) != "ok":
-        hint = advice(path, backups)
+        hint = format_advice(path, backups)
         raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
 
 

@@ -147,9 +147,9 @@ class Database:
         def advise() -> None:
             # Every row of every backup is counted: once, however many ask.
             with self._advising:
-                copies = backup.existing(backups)
+                copies = backup.list_backups(backups)
                 if self._advice is None or self._advice[0] != copies:
-                    self._advice = copies, backup.advice(path, backups)
+                    self._advice = copies, backup.format_advice(path, backups)
 
         await asyncio.to_thread(advise)
         return self.problem
@@ -162,7 +162,7 @@ class Database:
             raise problem
         path, backups, _ = self._file
         with self._told():
-            return await asyncio.to_thread(backup.make, path, backups, grades)
+            return await asyncio.to_thread(backup.create, path, backups, grades)
 
     async def rescue(self) -> Path | None:
         """Put what this daemon still sees of a database that is gone into a backup, once."""
@@ -175,7 +175,7 @@ class Database:
             if kept is None:
                 return None
             source: Any = kept.connection.driver_connection
-            return backup.make_from(source, path.name, backups)
+            return backup.create_from(source, path.name, backups)
 
         made = await self._in_thread(self._writer, copy)
         # Only now: where a full disk prevented it, it is tried again.
@@ -352,7 +352,7 @@ def _hint(cause: str) -> str:
     return "Look at the daemon's log; nothing was changed."
 
 
-def about(connection: sa.Connection, keys: Iterable[str]) -> None:
+def notify_watches(connection: sa.Connection, keys: Iterable[str]) -> None:
     """Wake those who watch for these keys, once this transaction is stored."""
     connection.info.get(_ABOUT, set()).update(keys)
 

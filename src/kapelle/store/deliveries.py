@@ -10,7 +10,7 @@ from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
-from kapelle.store.query import Row, Statement, in_parts
+from kapelle.store.query import Row, Statement, select_in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
@@ -20,7 +20,7 @@ ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # in most homes there i
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 
-def ask(
+def request(
     connection: sa.Connection,
     owner: str,
     mode: str,
@@ -43,7 +43,7 @@ def ask(
     events.append(connection, ASKED, owner)
 
 
-def ask_draft(connection: sa.Connection, owner: str) -> None:
+def request_draft(connection: sa.Connection, owner: str) -> None:
     """Have unfinished work delivered as a draft, where a pull request was asked for."""
     row = find(connection, owner)
     if row is not None and row["mode"] == "pr":
@@ -59,7 +59,7 @@ def withdraw_draft(connection: sa.Connection, owner: str) -> None:
 
 
 def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
-    work, *above = children.line(connection, owner)
+    work, *above = children.load_ancestry(connection, owner)
     if any(row["parent_task_id"] for row in (work, *above)):
         if is_id("task", owner):
             base = work["requested_base"]
@@ -79,14 +79,14 @@ def update(connection: sa.Connection, owner: str, /, **values: Any) -> None:
     connection.execute(deliveries.update().where(deliveries.c.owner == owner), values)
 
 
-def of(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
+def load_by_owner(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
     """What is known of the deliveries of these tasks or runs."""
     asked = sa.select(deliveries).where(deliveries.c.mode != "branch")
-    found = in_parts(connection, asked, deliveries.c.owner, owners)
+    found = select_in_parts(connection, asked, deliveries.c.owner, owners)
     return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in found}
 
 
-def due(connection: sa.Connection, now: datetime) -> list[str]:
+def list_due(connection: sa.Connection, now: datetime) -> list[str]:
     """Tasks and runs to be delivered now: those that completed, with other work than was delivered
     before, and those that a person wants delivered as they are."""
     found: list[str] = []
@@ -107,7 +107,7 @@ def due(connection: sa.Connection, now: datetime) -> list[str]:
     return found
 
 
-def stale(connection: sa.Connection, now: datetime) -> list[str]:
+def list_stale(connection: sa.Connection, now: datetime) -> list[str]:
     """Those whose pull requests are to be looked at again; a closed one may be opened again."""
     own = deliveries.c
     query = sa.select(own.owner).where(
@@ -118,7 +118,7 @@ def stale(connection: sa.Connection, now: datetime) -> list[str]:
     return list(connection.execute(query.limit(_AT_A_TIME)).scalars())
 
 
-def pushing(connection: sa.Connection, owner: str, commit: str) -> list[str]:
+def record_push(connection: sa.Connection, owner: str, commit: str) -> list[str]:
     """Remember a commit that is about to be pushed; those that were before. What is pushed for its
     CI alone has a row that nobody is shown."""
     if (known := find(connection, owner)) is None:

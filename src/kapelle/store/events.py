@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from kapelle.domain.ids import kind_of
+from kapelle.domain.ids import read_kind
 from kapelle.domain.task import Event, Record
-from kapelle.store.database import about
+from kapelle.store.database import notify_watches
 from kapelle.store.query import Statement
 from kapelle.store.tables import events, positions, tasks
 
@@ -29,7 +29,7 @@ def append(
     **data: Any,
 ) -> None:
     """Record what happened to a task or a run, and wake whoever watches for it or this kind."""
-    is_run = work_id is not None and kind_of(work_id) == "run"
+    is_run = work_id is not None and read_kind(work_id) == "run"
     task_id, run_id = (None, work_id) if is_run else (work_id, None)
     subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
     values = {**subject, "at": datetime.now(UTC), "data": data}
@@ -37,10 +37,10 @@ def append(
         run_id = _INSERT_OF_TASK.scalar(connection, **values, of_task=task_id)
     else:
         _INSERT.write(connection, **values, run_id=run_id)
-    about(connection, filter(None, (kind, task_id, run_id)))
+    notify_watches(connection, filter(None, (kind, task_id, run_id)))
 
 
-def after(
+def list_after(
     connection: sa.Connection,
     seq: int,
     *,
@@ -60,7 +60,7 @@ def after(
 CHECKED = "task.checked"
 
 
-def last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> R | None:
+def find_last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> R | None:
     """What the last event of a kind tells, and when, unless an attempt was started since then."""
     kinds = (kind, "attempt.started")
     query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
@@ -74,9 +74,9 @@ def last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> 
     return None
 
 
-def merged_into(connection: sa.Connection, work_id: str) -> str | None:
+def find_merged_branch(connection: sa.Connection, work_id: str) -> str | None:
     """The branch that a task or a run was last merged into, if the history still tells."""
-    kind = kind_of(work_id)
+    kind = read_kind(work_id)
     query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged")
     query = query.where((events.c.task_id if kind == "task" else events.c.run_id) == work_id)
     data = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).scalar()
@@ -91,7 +91,7 @@ def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> No
     connection.execute(events.delete().where(events.c.seq <= last, events.c.at < before))
 
 
-def of_runs(
+def list_of_runs(
     connection: sa.Connection, seq: int, limit: int = 500
 ) -> tuple[list[tuple[str, Event]], int]:
     """The events of runs and of their tasks above seq, each with its run, and how far that is."""
@@ -101,18 +101,18 @@ def of_runs(
     if len(found) == limit:
         reached = found[-1][1].seq
     else:
-        reached = last_seq(connection)
+        reached = load_last_seq(connection)
     return found, max(reached, seq)
 
 
-def position(connection: sa.Connection, reader: str, seq: int | None = None) -> int:
+def move_reader(connection: sa.Connection, reader: str, seq: int | None = None) -> int:
     """How far a reader has come, from now on so far; a new one begins at the end."""
     query = sa.select(positions.c.seq).where(positions.c.reader == reader)
     known: int | None = connection.execute(query).scalar()
     if seq is not None:
         reached = seq
     elif known is None:
-        reached = last_seq(connection)
+        reached = load_last_seq(connection)
     else:
         reached = known
     if known is None:
@@ -123,10 +123,10 @@ def position(connection: sa.Connection, reader: str, seq: int | None = None) -> 
     return reached
 
 
-def forget(connection: sa.Connection, reader: str) -> None:
+def forget_reader(connection: sa.Connection, reader: str) -> None:
     """Have a reader begin at the end the next time."""
     connection.execute(positions.delete().where(positions.c.reader == reader))
 
 
-def last_seq(connection: sa.Connection) -> int:
+def load_last_seq(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0

@@ -23,7 +23,7 @@ LOOKED_AT = sa.exists().where(checks.c.attempt_id == attempts.c.id, LOOKS_AT_WOR
 _LOST = sa.exists().where(attempts.c.status == "lost", _of_last)
 
 
-def conditions(
+def build_conditions(
     connection: sa.Connection,
     kind: Literal["task", "run"],
     wanted: WorkFilter,
@@ -72,7 +72,7 @@ def _state(connection: sa.Connection, table: sa.Table, state: str) -> Condition:
     columns = table.c
     is_completed = columns.status == "completed"
     if state == "needs_you":
-        return _is_one_of(table, needs.ids(connection))
+        return _is_one_of(table, needs.list_ids(connection))
     if state == "merged":
         return columns.merged_at.is_not(None)
     if state == "rate_limited":
@@ -91,7 +91,7 @@ def _state(connection: sa.Connection, table: sa.Table, state: str) -> Condition:
 def _is_verified_run(connection: sa.Connection) -> Condition:
     query = sa.select(runs.c.id).where(runs.c.status == "completed")
     completed = list(connection.execute(query).scalars())
-    return _is_one_of(runs, sorted(run_rows.verified(connection, completed)))
+    return _is_one_of(runs, sorted(run_rows.find_verified(connection, completed)))
 
 
 def _is_one_of(table: sa.Table, ids: Sequence[str]) -> Condition:

@@ -9,14 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.domain.text import writable
-from kapelle.store.query import Row, Rows, count
+from kapelle.domain.text import make_storable
+from kapelle.store.query import Row, Rows, count_rows
 from kapelle.store.tables import INDEX, learnings
 
 _rows = Rows(learnings, "learning")
-row = _rows.row
-find = _rows.find
-resolve = _rows.resolve
 # Titles say more than texts, and tags are chosen to be found by.
 _SQLITE_RANK = f"bm25({INDEX}, 0, 4, 1, 2)"
 _MATCHES = {
@@ -38,20 +35,35 @@ _FORGET = {
 _RANK: sa.ColumnClause[float] = sa.column("rank")
 
 
+def load_row(connection: sa.Connection, learning_id: str) -> Row:
+    """Return the stored row of a learning; raise NotFound if there is none."""
+    return _rows.row(connection, learning_id)
+
+
+def find(connection: sa.Connection, learning_id: str) -> Row | None:
+    """Return the stored row of a learning, if there is one."""
+    return _rows.find(connection, learning_id)
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """Return the whole id of a learning for the part that a person typed, or raise NotFound."""
+    return _rows.resolve(connection, text)
+
+
 def get(connection: sa.Connection, text: str) -> Learning:
-    return _learning(row(connection, resolve(connection, text)))
+    return _learning(load_row(connection, resolve(connection, text)))
 
 
-def is_any(connection: sa.Connection) -> bool:
+def has_any(connection: sa.Connection) -> bool:
     return connection.execute(sa.select(learnings.c.id).limit(1)).first() is not None
 
 
-def reported_by(connection: sa.Connection, task_id: str) -> int:
+def count_reported(connection: sa.Connection, task_id: str) -> int:
     """How many a task has reported, whatever became of them."""
-    return count(connection, learnings.c.task_id == task_id)
+    return count_rows(connection, learnings.c.task_id == task_id)
 
 
-def kept_of_agents(
+def list_kept_of_agents(
     connection: sa.Connection, since: datetime, until: datetime, project: str | None
 ) -> list[Learning]:
     """Return what agents reported in a time and later agents are told, the oldest first."""
@@ -74,7 +86,7 @@ def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime 
 
 def update(connection: sa.Connection, learning_id: str, /, **values: Any) -> Learning:
     _rows.update(connection, learning_id, **values)
-    changed = row(connection, learning_id)
+    changed = load_row(connection, learning_id)
     if values.keys() & {"title", "content", "tags"}:
         _in_index(connection, _FORGET, learning_id)
         _index(connection, changed)
@@ -86,7 +98,7 @@ def delete(connection: sa.Connection, learning_id: str) -> None:
     _in_index(connection, _FORGET, learning_id)
 
 
-def page(
+def list_page(
     connection: sa.Connection, wanted: LearningFilter, project: str | None
 ) -> tuple[list[Learning], str | None]:
     """Some, newest first, and the cursor of the next page; of a project, what it is told."""
@@ -121,7 +133,7 @@ def search(
     return [_learning(found) for found in connection.execute(query).mappings()]
 
 
-def relevant(
+def list_relevant(
     connection: sa.Connection, terms: Sequence[Sequence[str]], project: str, most: int = 50
 ) -> list[Learning]:
     """What work in a project may be told: first what has its words, then the project's newest."""
@@ -132,7 +144,7 @@ def relevant(
     return list({learning.id: learning for learning in found}.values())
 
 
-def due(connection: sa.Connection, before: datetime, limit: int) -> list[Learning]:
+def list_due(connection: sa.Connection, before: datetime, limit: int) -> list[Learning]:
     """Those that nobody has reviewed yet, and those of agents whose last review is long ago."""
     columns = learnings.c
     old = sa.and_(
@@ -183,7 +195,7 @@ def _expression(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> st
 
 def _index(connection: sa.Connection, values: Any) -> None:
     told = {**values, "tags": " ".join(values["tags"])}
-    texts = {name: writable(told[name]) for name in ("title", "content", "tags")}
+    texts = {name: make_storable(told[name]) for name in ("title", "content", "tags")}
     _in_index(connection, _ADD, values["id"], **texts)
 
 

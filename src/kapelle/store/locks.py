@@ -6,19 +6,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.store import events
-from kapelle.store.query import Row, in_parts
+from kapelle.store.query import Row, select_in_parts
 from kapelle.store.tables import attempts, locks
 
 
-def all_held(connection: sa.Connection) -> list[Row]:
+def list_all(connection: sa.Connection) -> list[Row]:
     query = sa.select(locks).order_by(locks.c.taken_at, locks.c.path)
     return list(connection.execute(query).mappings())
 
 
-def ended(connection: sa.Connection, owners: Sequence[str]) -> set[str]:
+def find_ended_owners(connection: sa.Connection, owners: Sequence[str]) -> set[str]:
     """Those of the attempts that do not run any more, or that nobody knows."""
     query = sa.select(attempts.c.id).where(attempts.c.ended_at.is_(None))
-    return set(owners) - {row.id for row in in_parts(connection, query, attempts.c.id, owners)}
+    return set(owners) - {
+        row.id for row in select_in_parts(connection, query, attempts.c.id, owners)
+    }
 
 
 def take(connection: sa.Connection, held: Sequence[dict[str, Any]]) -> None:

@@ -47,17 +47,17 @@ def add(
     return str(values["id"])
 
 
-def of_task(connection: sa.Connection, task_id: str) -> Sequence[Row]:
+def list_of_task(connection: sa.Connection, task_id: str) -> Sequence[Row]:
     """Return all messages to a task, the oldest first."""
     return _OF_TASK.rows(connection, task_id=task_id)
 
 
-def of_run(connection: sa.Connection, run_id: str) -> Sequence[Row]:
+def list_of_run(connection: sa.Connection, run_id: str) -> Sequence[Row]:
     """Return all messages to the tasks of a run, the oldest first."""
     return _OF_RUN.rows(connection, run_id=run_id)
 
 
-def of_attempt(connection: sa.Connection, attempt_id: str) -> Sequence[Row]:
+def list_of_attempt(connection: sa.Connection, attempt_id: str) -> Sequence[Row]:
     """Return all messages that were given to an attempt, the oldest first."""
     return _OF_ATTEMPT.rows(connection, attempt_id=attempt_id)
 

@@ -18,12 +18,12 @@ _versions = sa.Table(
 )
 
 
-def revisions() -> list[str]:
+def list_revisions() -> list[str]:
     """Every schema that there was, the newest last."""
     return sorted(path.stem for path in SCRIPTS.glob("versions/0*.py"))
 
 
-def current(engine: sa.Engine) -> str | None:
+def read_revision(engine: sa.Engine) -> str | None:
     with engine.connect() as connection:
         if not sa.inspect(connection).has_table("alembic_version"):
             return None
@@ -34,8 +34,8 @@ def current(engine: sa.Engine) -> str | None:
 def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> None:
     """Apply what is missing in one transaction; before that, have a copy of an older one made."""
     try:
-        found = current(engine)
-        known = revisions()
+        found = read_revision(engine)
+        known = list_revisions()
     except sa.exc.OperationalError as error:
         raise Unavailable(
             f"The database cannot be reached: {str(error.orig).strip()}",

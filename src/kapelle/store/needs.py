@@ -7,12 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.needs import NeedKind, cause_of, need_of
+from kapelle.domain.needs import NeedKind, find_cause, find_need
 from kapelle.domain.states import TaskStatus
 from kapelle.store import runs as run_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
 from kapelle.store.query import Row, Statement
-from kapelle.store.repository import path_of
+from kapelle.store.repository import resolve_path
 from kapelle.store.tables import (
     WORK,
     attempts,
@@ -106,13 +106,13 @@ _NEXT_DUE = [
 ]
 
 
-def find(
+def list_needs(
     connection: sa.Connection, project: str | None = None, repository: str | None = None
 ) -> list[FoundNeed]:
     """Return everything that needs a person, one by one, in the order in which it is listed."""
     now = datetime.now(UTC)
     if repository:
-        path = path_of(connection, repository)
+        path = resolve_path(connection, repository)
     else:
         path = None
     asked = {row["task_id"] or row["run_id"]: row["asked_at"] for row in _ASKED.rows(connection)}
@@ -132,7 +132,7 @@ def find(
             failure = None
         need = FoundNeed(
             kind=kind,
-            cause=cause_of(kind, failure, row.get("agent")),
+            cause=find_cause(kind, failure, row.get("agent")),
             failure=failure,
             agent=row.get("agent"),
             at=_moment(kind, row, asked),
@@ -144,9 +144,9 @@ def find(
     return sorted(found, key=_order)
 
 
-def ids(connection: sa.Connection) -> list[str]:
+def list_ids(connection: sa.Connection) -> list[str]:
     """Return the ids of all tasks and runs that need a person."""
-    return [need.ids[0] for need in find(connection)]
+    return [need.ids[0] for need in list_needs(connection)]
 
 
 def fold(needs: Sequence[FoundNeed]) -> list[FoundNeed]:
@@ -162,7 +162,7 @@ def fold(needs: Sequence[FoundNeed]) -> list[FoundNeed]:
     return list(folded.values())
 
 
-def next_due(connection: sa.Connection) -> datetime | None:
+def find_next_due(connection: sa.Connection) -> datetime | None:
     """Return when the next snoozed work needs a person again."""
     now = datetime.now(UTC)
     due = [statement.scalar(connection, now=now) for statement in _NEXT_DUE]
@@ -176,7 +176,7 @@ def _candidates(connection: sa.Connection) -> Iterator[Row]:
             yield from rows
             continue
         completed = [row["id"] for row in rows if row["status"] == "completed"]
-        verified = run_rows.verified(connection, completed)
+        verified = run_rows.find_verified(connection, completed)
         for row in rows:
             yield {**row, "verified": row["id"] in verified}
 
@@ -185,7 +185,9 @@ def _kind(row: Row, now: datetime, has_question: bool) -> NeedKind | None:
     delivery = None
     if row["delivery_status"] is not None:
         delivery = {name: row[f"delivery_{name}"] for name in _DELIVERY}
-    return need_of(row, now, verified=row["verified"], delivery=delivery, has_question=has_question)
+    return find_need(
+        row, now, verified=row["verified"], delivery=delivery, has_question=has_question
+    )
 
 
 def _moment(kind: NeedKind, row: Row, asked: dict[str, datetime]) -> datetime:

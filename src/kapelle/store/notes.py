@@ -12,8 +12,8 @@ from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, LimitReache
 from kapelle.domain.ids import is_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec
 from kapelle.store import children, events
-from kapelle.store.database import about
-from kapelle.store.query import Row, count, resolve
+from kapelle.store.database import notify_watches
+from kapelle.store.query import Row, count_rows, resolve_id
 from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"
@@ -23,10 +23,10 @@ _GLOBAL = "global"
 LISTS = "batch/"
 
 
-def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
+def resolve_scope(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
     """The scope that is meant; an attempt has its family's and its project's, and reads global."""
     if author:
-        own = family(connection, author["task_id"])
+        own = find_family(connection, author["task_id"])
     else:
         own = _GLOBAL
     if typed is None or typed in {own, _GLOBAL}:
@@ -36,13 +36,13 @@ def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -
             return typed
     elif not author:
         try:
-            return family(connection, resolve(connection, typed, "task", "run"))
+            return find_family(connection, resolve_id(connection, typed, "task", "run"))
         except NotFound:
             hint = f"Write {_GLOBAL}, {_PROJECT}NAME, or the id of a task or run."
             raise NotFound(f"{typed!r} is no scope.", hint=hint) from None
     elif is_id("task", typed) or is_id("run", typed):
         # An attempt learns nothing about which other tasks there are.
-        if family(connection, typed) == own:
+        if find_family(connection, typed) == own:
             return own
     else:
         raise InvalidInput(f"{typed!r} is no scope.", hint=f"Leave it out, or write {_GLOBAL}.")
@@ -52,13 +52,13 @@ def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -
     )
 
 
-def family(connection: sa.Connection, id_: str) -> str:
+def find_family(connection: sa.Connection, id_: str) -> str:
     """The run or task at the root of what a task or run belongs to."""
-    line = children.line(connection, id_)
+    line = children.load_ancestry(connection, id_)
     return str(line[-1]["id"]) if line else id_
 
 
-def author_of(connection: sa.Connection, attempt_id: str | None) -> Row | None:
+def find_author(connection: sa.Connection, attempt_id: str | None) -> Row | None:
     """The attempt that asks, while it runs; None is a person."""
     if attempt_id is None:
         return None
@@ -74,11 +74,11 @@ def put(
     connection: sa.Connection, spec: NoteSpec, attempt_id: str | None, by: str = _PERSON
 ) -> Note:
     """Write a note, if it has the version that is expected; by is who else than an attempt."""
-    author = author_of(connection, attempt_id)
+    author = find_author(connection, attempt_id)
     scope = _writable(connection, spec.scope, author)
     before = _require_version(connection, scope, spec.key, spec.expected_version)
     there = (notes.c.scope == scope, notes.c.value.is_not(None))
-    if before is None and count(connection, *there) >= MAX_NOTES:
+    if before is None and count_rows(connection, *there) >= MAX_NOTES:
         raise LimitReached(
             f"{scope} has {MAX_NOTES:,} notes, which is the most.",
             hint="Delete those that are done with, or gather several in one.",
@@ -89,7 +89,7 @@ def put(
 def delete(
     connection: sa.Connection, typed: str | None, key: str, expected: int | None, by: str | None
 ) -> Note:
-    author = author_of(connection, by)
+    author = find_author(connection, by)
     scope = _writable(connection, typed, author)
     if _require_version(connection, scope, key, expected) is None:
         raise _missing(scope, key)
@@ -102,27 +102,27 @@ def delete(
 
 
 def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str | None) -> Note:
-    scope = scope_of(connection, typed, author_of(connection, attempt_id))
-    found = some(connection, scope, [key])
+    scope = resolve_scope(connection, typed, find_author(connection, attempt_id))
+    found = list_changed(connection, scope, [key])
     if not found or found[0].deleted:
         raise _missing(scope, key)
     return found[0]
 
 
-def of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
+def read_of_people(connection: sa.Connection, id_: str, key: str) -> str | None:
     """What stands there in the family of a task or run, unless an agent wrote it."""
-    found = some(connection, family(connection, id_), [key])
+    found = list_changed(connection, find_family(connection, id_), [key])
     if found and not is_id("attempt", found[0].author):
         return found[0].value
     return None
 
 
-def page(
+def list_page(
     connection: sa.Connection, wanted: NoteFilter, attempt_id: str | None
 ) -> tuple[list[Note], str | None]:
     """Notes by their keys, without what they say, and the cursor of the next page; saved lists of
     work are notes only to those who ask for their prefix."""
-    scope = scope_of(connection, wanted.scope, author_of(connection, attempt_id))
+    scope = resolve_scope(connection, wanted.scope, find_author(connection, attempt_id))
     query = _under(scope, wanted.prefix).where(notes.c.value.is_not(None))
     if scope == _GLOBAL and not wanted.prefix.startswith(LISTS):
         query = query.where(sa.not_(notes.c.key.startswith(LISTS)))
@@ -132,7 +132,7 @@ def page(
     return shown, shown[-1].key if len(found) > len(shown) else None
 
 
-def some(
+def list_changed(
     connection: sa.Connection, scope: str, keys: Sequence[str], prefix: str = "", after: int = 0
 ) -> list[Note]:
     """Those of the keys, or of what is under a prefix, that changed after a version, deleted ones
@@ -155,7 +155,7 @@ def _under(scope: str, prefix: str) -> sa.Select[tuple[object, ...]]:
 
 
 def _writable(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
-    scope = scope_of(connection, typed, author)
+    scope = resolve_scope(connection, typed, author)
     if author is not None and scope == _GLOBAL:
         raise Forbidden(
             "An attempt may read global notes, but not write them.",
@@ -168,7 +168,7 @@ def _require_version(
     connection: sa.Connection, scope: str, key: str, expected: int | None
 ) -> int | None:
     """The version of what stands there, None if nothing does; Conflict if another is expected."""
-    [*found] = (note for note in some(connection, scope, [key]) if not note.deleted)
+    [*found] = (note for note in list_changed(connection, scope, [key]) if not note.deleted)
     version = found[0].version if found else None
     if expected is not None and expected != (version or 0):
         if version:
@@ -195,10 +195,10 @@ def _write(
     of = task_id or (scope if is_id("run", scope) else None)
     facts = {"scope": scope, "key": key, "size": len(value or "")}
     events.append(connection, kind, of, attempt_id, **facts)
-    about(connection, {f"notes of {scope}", f"note {key} of {scope}"})
+    notify_watches(connection, {f"notes of {scope}", f"note {key} of {scope}"})
     connection.execute(notes.delete().where(notes.c.scope == scope, notes.c.key == key))
     values = {
-        "scope": scope, "key": key, "value": value, "version": events.last_seq(connection),
+        "scope": scope, "key": key, "value": value, "version": events.load_last_seq(connection),
         "author": attempt_id or by, "task_id": task_id, "updated_at": datetime.now(UTC),
     }  # fmt: skip
     connection.execute(notes.insert().values(values))
@@ -218,7 +218,7 @@ def _missing(scope: str, key: str) -> NotFound:
     return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")
 
 
-def containing(
+def search(
     connection: sa.Connection, terms: Sequence[Sequence[str]], project: str | None, limit: int
 ) -> list[Row]:
     """The newest notes that have every term, of one project if it is given."""

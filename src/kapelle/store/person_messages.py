@@ -8,14 +8,14 @@ import sqlalchemy as sa
 from kapelle.domain.states import FINAL
 from kapelle.domain.views import PersonMessage
 from kapelle.store import messages
-from kapelle.store.query import Row, count
+from kapelle.store.query import Row, count_rows
 from kapelle.store.tables import attempts, events, questions, tasks
 
 _State = Literal["waiting", "delivered", "refused"]
 _STATES: dict[str, _State] = {"delivered": "delivered", "ended": "refused"}
 
 
-def of_task(connection: sa.Connection, task_id: str) -> list[PersonMessage]:
+def list_of_task(connection: sa.Connection, task_id: str) -> list[PersonMessage]:
     """All that people said to a task, the oldest first."""
     task = _rows(connection, sa.select(tasks).where(tasks.c.id == task_id))[0]
     query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
@@ -27,7 +27,7 @@ def of_task(connection: sa.Connection, task_id: str) -> list[PersonMessage]:
 def count_at_work(connection: sa.Connection, attempt_id: str) -> int:
     """The number of times that a person said something to the agent of an attempt."""
     of_attempt = sa.select(attempts.c.task_id).where(attempts.c.id == attempt_id).scalar_subquery()
-    return count(
+    return count_rows(
         connection,
         (events.c.task_id == of_attempt)
         & (events.c.attempt_id == attempt_id)
@@ -50,7 +50,7 @@ def _messages(connection: sa.Connection, task: Row, tried: Sequence[Row]) -> lis
     """The hints and messages, each with the attempt at which it was said, or that it began."""
     by_id = {attempt["id"]: attempt for attempt in tried}
     found = []
-    for row in messages.of_task(connection, task["id"]):
+    for row in messages.list_of_task(connection, task["id"]):
         if row["author"] != "person":
             continue
         said_at = row["created_at"]

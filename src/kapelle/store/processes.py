@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
-from kapelle.store.query import Row, Statement, has, in_parts
+from kapelle.store.query import Row, Statement, has_row, select_in_parts
 from kapelle.store.tables import processes, runs
 
 Announce = Callable[[sa.Connection], None]
@@ -16,7 +16,7 @@ Announce = Callable[[sa.Connection], None]
 _OF_OWNER = Statement(sa.select(processes).where(processes.c.owner == sa.bindparam("owner")))
 
 
-def of_owner(connection: sa.Connection, owner: str) -> dict[str, Row]:
+def load_by_name(connection: sa.Connection, owner: str) -> dict[str, Row]:
     """The processes that an attempt or a run has begun, by name."""
     return {row["name"]: row for row in _OF_OWNER.rows(connection, owner=owner)}
 
@@ -33,11 +33,11 @@ def begin(
         "secret": secrets.token_hex(32),
         "begun_at": datetime.now(UTC),
     }
-    if name not in of_owner(connection, owner):
+    if name not in load_by_name(connection, owner):
         connection.execute(processes.insert(), values)
         if announce is not None:
             announce(connection)
-    return of_owner(connection, owner)[name]
+    return load_by_name(connection, owner)[name]
 
 
 def set_side_log(
@@ -48,28 +48,28 @@ def set_side_log(
     connection.execute(mine.values(side_log=side_log))
 
 
-def note_success(connection: sa.Connection, owner: str, name: str) -> None:
+def record_success(connection: sa.Connection, owner: str, name: str) -> None:
     mine = processes.update().where(processes.c.owner == owner, processes.c.name == name)
     connection.execute(mine.values(succeeded=True))
 
 
-def succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bool:
+def has_succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bool:
     """Whether a process of this name of one of the owners was noted to have succeeded."""
     of_name = (processes.c.owner.in_(owners), processes.c.name == name)
-    return has(connection, *of_name, processes.c.succeeded)
+    return has_row(connection, *of_name, processes.c.succeeded)
 
 
-def owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:
+def find_owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:
     """Whose these directories are."""
     query = sa.select(processes.c.owner)
-    return {row[0] for row in in_parts(connection, query, processes.c.directory, places)}
+    return {row[0] for row in select_in_parts(connection, query, processes.c.directory, places)}
 
 
-def directories(connection: sa.Connection) -> set[str]:
+def load_directories(connection: sa.Connection) -> set[str]:
     return set(connection.execute(sa.select(processes.c.directory)).scalars())
 
 
-def of_ended_runs(connection: sa.Connection) -> list[Row]:
+def list_of_ended_runs(connection: sa.Connection) -> list[Row]:
     """The processes of runs that are not under way."""
     query = sa.select(processes).join(runs, runs.c.id == processes.c.owner)
     query = query.where(runs.c.status != RunStatus.RUNNING)

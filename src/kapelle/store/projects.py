@@ -11,11 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import Conflict, NotFound
-from kapelle.domain.text import counted
+from kapelle.domain.text import format_count
 from kapelle.domain.views import Project
 from kapelle.store import events
-from kapelle.store.query import count, has
-from kapelle.store.repository import names
+from kapelle.store.query import count_rows, has_row
+from kapelle.store.repository import name_repositories
 from kapelle.store.tables import WORK, Instant, learnings, notes, projects, runs, schedules, tasks
 
 # A statement that both databases know.
@@ -35,9 +35,9 @@ def join(connection: sa.Connection, values: dict[str, Any]) -> None:
         connection.execute(_USE, {"name": name, "at": datetime.now(UTC)})
 
 
-def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
+def list_projects(connection: sa.Connection, name: str | None = None) -> list[Project]:
     """Return all projects by their names, or the one of a name, with how much work they have."""
-    repositories = names(connection)
+    repositories = name_repositories(connection)
     counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     derived: dict[str, tuple[str, datetime]] = {}
     for table in (tasks, runs):
@@ -81,13 +81,13 @@ def some(connection: sa.Connection, name: str | None = None) -> list[Project]:
 def _store(connection: sa.Connection, name: str) -> None:
     """Store a project that was only derived from the work of its repository."""
     join(connection, {"project": name})
-    for path in [path for path, known in names(connection).items() if known == name]:
+    for path in [path for path, known in name_repositories(connection).items() if known == name]:
         for table in (tasks, runs):
             of_it = table.c.project.is_(None) & (table.c.repository == path)
             connection.execute(table.update().where(of_it).values(project=name))
         told = learnings.update().where(learnings.c.project == path)
         connection.execute(told.values(project=name))
-        if path not in current(connection):
+        if path not in load_current(connection):
             row = connection.execute(
                 sa.select(projects.c.directories).where(projects.c.name == name)
             ).scalar_one()
@@ -96,13 +96,13 @@ def _store(connection: sa.Connection, name: str) -> None:
 
 
 def get(connection: sa.Connection, name: str) -> Project:
-    for found in some(connection, name):
+    for found in list_projects(connection, name):
         return found
     raise NotFound(f"There is no project {name!r}.", hint="`kapelle project` lists them.")
 
 
 def create(connection: sa.Connection, name: str) -> Project:
-    if has(connection, projects.c.name == name):
+    if has_row(connection, projects.c.name == name):
         raise Conflict(f"There is a project {name!r} already.", hint="Take another name.")
     join(connection, {"project": name})
     events.append(connection, "project.created", name=name)
@@ -115,7 +115,7 @@ def rename(connection: sa.Connection, name: str, to: str) -> Project:
     _store(connection, name)
     scope = f"project:{name}"
     new_scope = f"project:{to}"
-    if some(connection, to) or has(connection, notes.c.scope == new_scope):
+    if list_projects(connection, to) or has_row(connection, notes.c.scope == new_scope):
         raise Conflict(f"There is a project {to!r} already.", hint="Take another name.")
     for table in (tasks, runs, schedules, learnings):
         of_it = table.c.project == name
@@ -137,8 +137,8 @@ def delete(connection: sa.Connection, name: str) -> Project:
     scope = notes.c.scope == f"project:{name}"
     belongs = [(table, table.c.project == name) for table in (tasks, runs, schedules, learnings)]
     belongs += [(notes, scope & notes.c.value.is_not(None))]
-    counts = [(count(connection, of_it), table.name) for table, of_it in belongs]
-    if held := [counted(number, kind.removesuffix("s")) for number, kind in counts if number]:
+    counts = [(count_rows(connection, of_it), table.name) for table, of_it in belongs]
+    if held := [format_count(number, kind.removesuffix("s")) for number, kind in counts if number]:
         raise Conflict(
             f"{name!r} is not empty: it has {', '.join(held)}.",
             hint=f"`kapelle project archive {name}` puts it away with its work.",
@@ -172,16 +172,16 @@ def switch(connection: sa.Connection, name: str | None, directory: str) -> dict[
         if places != {*directories}:
             changed = projects.update().where(projects.c.name == known)
             connection.execute(changed.values(directories=sorted(places)))
-    return current(connection)
+    return load_current(connection)
 
 
-def current(connection: sa.Connection) -> dict[str, str]:
+def load_current(connection: sa.Connection) -> dict[str, str]:
     """The projects that work in a directory belongs to unless it says otherwise."""
     query = sa.select(projects.c.directories, projects.c.name)
     return {place: name for places, name in connection.execute(query) for place in places}
 
 
-def ended_work(connection: sa.Connection, name: str) -> list[str]:
+def list_ended_work(connection: sa.Connection, name: str) -> list[str]:
     """What is part of nothing else and not yet archived."""
     found: list[str] = []
     for table, part_of in WORK:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import SHORT, IdKind, as_part, body, is_id, new_id
+from kapelle.domain.ids import SHORT, IdKind, is_id, new_id, parse_id_part, strip_kind
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace, WorkspaceView
-from kapelle.store.repository import in_project, path_of
-from kapelle.store.tables import WORK, deliveries, end_of, metadata, runs, tasks
+from kapelle.store.repository import match_project, resolve_path
+from kapelle.store.tables import WORK, deliveries, id_ending, metadata, runs, tasks
 
 Row = Mapping[Any, Any]  # by the names of columns
 Conditions = Sequence[sa.ColumnElement[bool]]
@@ -106,22 +106,22 @@ _LISTED_BY: dict[IdKind, str] = {
     "learning": "kapelle learnings list",
 }
 _TYPED = [metadata.tables[f"{kind}s"] for kind in _SHOWN_BY]
-_ends = (sa.select(table.c.id).where(end_of(table) == sa.bindparam("end")) for table in _TYPED)
+_ends = (sa.select(table.c.id).where(id_ending(table) == sa.bindparam("end")) for table in _TYPED)
 _TAKEN = Statement(sa.union_all(*_ends).limit(1))
 
 
-def has(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> bool:
+def has_row(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> bool:
     """Whether there is a row for which all this holds."""
     query = sa.select(sa.literal(1)).where(*which).limit(1)
     return connection.execute(query).first() is not None
 
 
-def count(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
+def count_rows(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
     """How many rows there are for which all this holds."""
     return connection.execute(sa.select(sa.func.count()).where(*which)).scalar_one()
 
 
-def grouped(pairs: Iterable[tuple[str, T]]) -> defaultdict[str, list[T]]:
+def group(pairs: Iterable[tuple[str, T]]) -> defaultdict[str, list[T]]:
     """What belongs to each key, in order; an empty list to one that has nothing."""
     found: defaultdict[str, list[T]] = defaultdict(list)
     for key, value in pairs:
@@ -129,7 +129,7 @@ def grouped(pairs: Iterable[tuple[str, T]]) -> defaultdict[str, list[T]]:
     return found
 
 
-def in_parts(
+def select_in_parts(
     connection: sa.Connection, query: sa.Select[Any], column: sa.Column[str], among: Sequence[str]
 ) -> Iterator[Any]:
     """What a query finds where a column is one of so many values that it takes several."""
@@ -167,7 +167,7 @@ class Rows:
         """The whole id for what a person typed: an id, or any end or beginning only one has."""
         if is_id(self._kind, text):
             return text
-        return resolve(connection, text, self._kind)
+        return resolve_id(connection, text, self._kind)
 
     def by_idempotency_key(self, connection: sa.Connection, key: str) -> Row | None:
         query = sa.select(self._table).where(self._table.c.idempotency_key == key)
@@ -186,7 +186,7 @@ class Rows:
         """Those of the ids that ended before a moment, at most so many."""
         id_ = self._table.c.id
         query = sa.select(id_).where(self._table.c.ended_at < before).order_by(id_)
-        return [row[0] for row in islice(in_parts(connection, query, id_, ids), limit)]
+        return [row[0] for row in islice(select_in_parts(connection, query, id_, ids), limit)]
 
     def page(
         self,
@@ -239,9 +239,9 @@ class Rows:
             found = []
         # A project's work may have no project of its own, and a repository may be named.
         if "repository" in columns and (project := values.pop("project", None)):
-            found.append(in_project(connection, columns, project))
+            found.append(match_project(connection, columns, project))
         if "repository" in columns and (repository := values.pop("repository", None)):
-            found.append(columns.repository == path_of(connection, repository))
+            found.append(columns.repository == resolve_path(connection, repository))
         for name in columns.keys() & values.keys():
             column = columns[name]
             value = values[name]
@@ -260,12 +260,12 @@ def _hint(kind: IdKind) -> str | None:
     return None
 
 
-def resolve(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
+def resolve_id(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
     """The whole id of one of these kinds for what a person typed; one of another kind is told."""
     if found := _one_like(connection, text, *kinds):
         return found
     hint = _hint(kinds[0])
-    if 0 < len(as_part(kinds[0], text) or "") < _SHORTEST:
+    if 0 < len(parse_id_part(kinds[0], text) or "") < _SHORTEST:
         hint = f"Type at least {_SHORTEST} letters of the id."
     for other, command in _SHOWN_BY.items():
         if other not in kinds and _one_like(connection, text, other):
@@ -275,7 +275,7 @@ def resolve(connection: sa.Connection, text: str, *kinds: IdKind) -> str:
 
 def _one_like(connection: sa.Connection, text: str, *kinds: IdKind) -> str | None:
     """The one id of these kinds that ends, or else begins, with what a person typed."""
-    parts = [(kind, as_part(kind, text) or "") for kind in kinds]
+    parts = [(kind, parse_id_part(kind, text) or "") for kind in kinds]
     typed = [one for one in parts if len(one[1]) >= _SHORTEST]
     for ending in (True, False):
         queries = [_like(*one, ending) for one in typed]
@@ -301,11 +301,11 @@ def _like(kind: IdKind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
     if not ending:
         return query.where(table.c.id.startswith(f"{kind}_{part}", autoescape=True))
     if len(part) >= SHORT:
-        query = query.where(end_of(table) == part[-SHORT:])
+        query = query.where(id_ending(table) == part[-SHORT:])
     return query.where(table.c.id.endswith(part))
 
 
-def unused_id(connection: sa.Connection, kind: IdKind) -> str:
+def make_unused_id(connection: sa.Connection, kind: IdKind) -> str:
     """A new id whose short form none has that a person may type."""
     while True:
         made = new_id(kind)
@@ -313,17 +313,17 @@ def unused_id(connection: sa.Connection, kind: IdKind) -> str:
             return made
 
 
-def workspace_of(row: Row | dict[str, Any]) -> Workspace:
+def read_workspace(row: Row | dict[str, Any]) -> Workspace:
     """Where a task or a run works."""
     return Workspace.model_validate(
         {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
     )
 
 
-def shown_workspace_of(row: Row | dict[str, Any]) -> WorkspaceView:
+def view_workspace(row: Row | dict[str, Any]) -> WorkspaceView:
     """Where a task or a run works, without a path while its worktree is still to be made: until
     then the row holds the directory of whoever asked for it."""
-    workspace = workspace_of(row)
+    workspace = read_workspace(row)
     is_made = workspace.branch is not None or workspace.path != row["directory"]
     if is_made or workspace.kind is not WorkspaceKind.WORKTREE:
         return workspace
@@ -334,7 +334,7 @@ TASKS = Rows(tasks, "task")
 RUNS = Rows(runs, "run")
 
 
-def work_rows(work_id: str) -> Rows:
+def rows_of_work(work_id: str) -> Rows:
     """The rows that a task or a run stands among, by what its id says."""
     if is_id("run", work_id):
         return RUNS
@@ -342,19 +342,21 @@ def work_rows(work_id: str) -> Rows:
 
 
 def update_work(connection: sa.Connection, work_id: str, /, **values: Any) -> None:
-    work_rows(work_id).update(connection, work_id, **values)
+    rows_of_work(work_id).update(connection, work_id, **values)
 
 
-def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
+def load_archive_times(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
     """Those of the ids that are stored tasks and runs, with when they were archived."""
     found: dict[str, datetime | None] = {}
     for table, _ in WORK:
         query = sa.select(table.c.id, table.c.archived_at)
-        found |= {id_: moment for id_, moment in in_parts(connection, query, table.c.id, ids)}
+        found |= {
+            id_: moment for id_, moment in select_in_parts(connection, query, table.c.id, ids)
+        }
     return found
 
 
-def shells_in_use(connection: sa.Connection, digests: Sequence[str]) -> set[str]:
+def list_shells_in_use(connection: sa.Connection, digests: Sequence[str]) -> set[str]:
     """Those of the environments that something was asked for in which is not archived."""
     used = (
         sa.select(table.c.shell).where(table.c.shell.in_(digests), table.c.archived_at.is_(None))
@@ -363,7 +365,7 @@ def shells_in_use(connection: sa.Connection, digests: Sequence[str]) -> set[str]
     return set(connection.execute(sa.union(*used)).scalars())
 
 
-def archivable(
+def list_archivable(
     connection: sa.Connection,
     merged: datetime | None,
     cancelled: datetime | None,
@@ -387,7 +389,7 @@ def archivable(
     return found
 
 
-def touched(
+def list_touched(
     connection: sa.Connection,
     since: datetime,
     until: datetime,
@@ -408,8 +410,10 @@ def touched(
         query = query.where(sa.or_(ended, columns.merged_at >= since))
         query = query.where(columns.parent_task_id.is_(None))
         if project is not None:
-            query = query.where(in_project(connection, columns, project))
+            query = query.where(match_project(connection, columns, project))
         if repository is not None:
-            query = query.where(columns.repository == path_of(connection, repository))
+            query = query.where(columns.repository == resolve_path(connection, repository))
         found += [(bool(urgent), id_) for urgent, id_ in connection.execute(query)]
-    return [id_ for _, id_ in sorted(found, key=lambda one: (one[0], body(one[1])), reverse=True)]
+    return [
+        id_ for _, id_ in sorted(found, key=lambda one: (one[0], strip_kind(one[1])), reverse=True)
+    ]

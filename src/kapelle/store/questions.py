@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.question import Question, QuestionSpec, QuestionStatus
-from kapelle.store.query import Row, count
-from kapelle.store.repository import path_of
+from kapelle.store.query import Row, count_rows
+from kapelle.store.repository import resolve_path
 from kapelle.store.tables import questions, runs, tasks
 
 _TITLE = sa.func.coalesce(tasks.c.title, runs.c.title).label("title")
@@ -39,7 +39,7 @@ def ask(
         kind = "task_id"
     now = datetime.now(UTC)
     if place is None:
-        place = str(count(connection, questions.c[kind] == work_id) + 1)
+        place = str(count_rows(connection, questions.c[kind] == work_id) + 1)
     values = spec.model_dump(exclude={"patience_s"}) | {"token": f"{work_id}:{place}"}
     values |= {kind: work_id, "attempt_id": attempt_id, "status": "open", "asked_at": now}
     if spec.patience_s is not None:
@@ -59,12 +59,12 @@ def get(connection: sa.Connection, token: str) -> Question:
     return found[0]
 
 
-def unanswered(
+def list_open(
     connection: sa.Connection, ids: Sequence[str] | None = None, repository: str | None = None
 ) -> list[Question]:
     """Return the open questions, the oldest first; of these tasks or runs, or of a repository."""
     if repository is not None:
-        path = path_of(connection, repository)
+        path = resolve_path(connection, repository)
         return _find(connection, _IS_OPEN, _REPOSITORY.in_([path]))
     if ids is None:
         return _find(connection, _IS_OPEN)
@@ -74,24 +74,24 @@ def unanswered(
     return []
 
 
-def overdue(connection: sa.Connection, now: datetime) -> list[Question]:
+def list_overdue(connection: sa.Connection, now: datetime) -> list[Question]:
     """What is open, though its time is over."""
     return _find(connection, _IS_OPEN, questions.c.expires_at <= now)
 
 
-def untold(connection: sa.Connection, attempt_id: str) -> list[Question]:
+def list_unsent(connection: sa.Connection, attempt_id: str) -> list[Question]:
     """What an attempt's agent asked while it worked, of which it has not been told the end."""
     waits = questions.c.status != "withdrawn"
     return _find(connection, questions.c.attempt_id == attempt_id, ~questions.c.told, waits)
 
 
-def told_since(connection: sa.Connection, attempt_id: str, since: datetime) -> list[Question]:
+def list_sent_since(connection: sa.Connection, attempt_id: str, since: datetime) -> list[Question]:
     """What an attempt's agent asked and was sent the answer to from a moment on."""
     late = (questions.c.status == "answered", questions.c.ended_at >= since)
     return _find(connection, questions.c.attempt_id == attempt_id, questions.c.told, *late)
 
 
-def repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question | None:
+def find_repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question | None:
     """What an attempt's agent asked in the same words, and may not have heard the answer to: that
     it was sent does not say that it arrived."""
     unheard = sa.or_(~questions.c.told, questions.c.status == "answered")
@@ -99,7 +99,7 @@ def repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question 
     return next(iter(_find(connection, *which, questions.c.status != "withdrawn")), None)
 
 
-def is_of(connection: sa.Connection, token: str, attempt_id: str | None) -> bool:
+def is_asked_by(connection: sa.Connection, token: str, attempt_id: str | None) -> bool:
     """Whether an attempt's agent asked it while it worked."""
     query = sa.select(questions.c.attempt_id).where(questions.c.token == token)
     return attempt_id is not None and connection.execute(query).scalar() == attempt_id
@@ -117,7 +117,7 @@ def withdraw(connection: sa.Connection, work_id: str) -> None:
     _update(connection, whose, status="withdrawn")
 
 
-def tell(connection: sa.Connection, tokens: Sequence[str]) -> None:
+def mark_sent(connection: sa.Connection, tokens: Sequence[str]) -> None:
     """Note that the one who asked was told."""
     query = questions.update().where(questions.c.token.in_(tokens))
     connection.execute(query.values(told=True))

@@ -7,9 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.text import relocated
+from kapelle.domain.text import relocate_path
 from kapelle.store import events
-from kapelle.store.query import count
+from kapelle.store.query import count_rows
 from kapelle.store.tables import (
     WORK,
     attempts,
@@ -34,7 +34,7 @@ _PATHS = {
 _MOST_COMMITS = 20
 
 
-def base_commits(connection: sa.Connection) -> dict[str, list[str]]:
+def load_base_commits(connection: sa.Connection) -> dict[str, list[str]]:
     """Return the newest base commits of the work in each repository."""
     found: dict[str, list[str]] = {}
     for table, _ in WORK:
@@ -52,10 +52,10 @@ def base_commits(connection: sa.Connection) -> dict[str, list[str]]:
 
 def has_work(connection: sa.Connection, repository: str) -> bool:
     """Return whether any task or run belongs to a repository."""
-    return any(count(connection, table.c.repository == repository) for table, _ in WORK)
+    return any(count_rows(connection, table.c.repository == repository) for table, _ in WORK)
 
 
-def repositories_inside(connection: sa.Connection, path: str) -> list[str]:
+def list_repositories_inside(connection: sa.Connection, path: str) -> list[str]:
     """Return the repositories of stored work that are at a path or below it."""
     paths = set[str]()
     for table, _ in WORK:
@@ -108,7 +108,7 @@ def _is_inside(column: sa.ColumnElement[str], path: str) -> sa.ColumnElement[boo
 def _count_inside(
     connection: sa.Connection, table: sa.Table, columns: tuple[str, ...], path: str
 ) -> int:
-    return count(connection, sa.or_(*(_is_inside(table.c[name], path) for name in columns)))
+    return count_rows(connection, sa.or_(*(_is_inside(table.c[name], path) for name in columns)))
 
 
 def _running(connection: sa.Connection, path: str) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _relocated_spec(value: Any, old: str, new: str) -> Any:
     changed = {key: _relocated_spec(item, old, new) for key, item in value.items()}
     directory = changed.get("directory")
     if isinstance(directory, str):
-        changed["directory"] = relocated(directory, old, new)
+        changed["directory"] = relocate_path(directory, old, new)
     return changed
 
 
@@ -161,7 +161,7 @@ def _relocate_projects(connection: sa.Connection, old: str, new: str) -> int:
     for name, directories in rows:
         kept = set()
         for path in directories:
-            target = relocated(path, old, new)
+            target = relocate_path(path, old, new)
             if target == path or target not in taken:
                 kept.add(target)
         if kept != set(directories):
@@ -174,7 +174,7 @@ def _relocate_projects(connection: sa.Connection, old: str, new: str) -> int:
 def _relocate_locks(connection: sa.Connection, old: str, new: str) -> int:
     rows = connection.execute(sa.select(locks).where(_is_inside(locks.c.checkout, old))).all()
     for row in rows:
-        target = relocated(row.checkout, old, new)
+        target = relocate_path(row.checkout, old, new)
         key = (locks.c.path == row.path, locks.c.owner == row.owner)
         # The same lock in the new place would have the same key.
         connection.execute(locks.delete().where(locks.c.checkout == target, *key))

@@ -6,40 +6,32 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kapelle.domain.budget import Spent, calls_spent
-from kapelle.domain.needs import need_of
+from kapelle.domain.budget import Spent, format_call_limit
+from kapelle.domain.needs import find_need
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
-from kapelle.store.attempts import is_seen
+from kapelle.store.attempts import is_verified
 from kapelle.store.query import (
     RUNS,
     Conditions,
     Statement,
-    count,
-    grouped,
-    in_parts,
-    shown_workspace_of,
+    count_rows,
+    group,
+    select_in_parts,
+    view_workspace,
 )
 from kapelle.store.query import Row as Row
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
-_QUEUED = sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED)
-count_queued = Statement(_QUEUED).scalar
+_COUNT_QUEUED = Statement(sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED))
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
 
-row = RUNS.row
-find = RUNS.find
-update = RUNS.update
-resolve = RUNS.resolve
-by_idempotency_key = RUNS.by_idempotency_key
-ended_of = RUNS.ended_of
-take_over = RUNS.take_over
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
@@ -61,6 +53,43 @@ class RunClaim(NamedTuple):
         return run["status"] == RunStatus.RUNNING and found == self
 
 
+def load_row(connection: sa.Connection, run_id: str) -> Row:
+    """Return the stored row of a run; raise NotFound if there is none."""
+    return RUNS.row(connection, run_id)
+
+
+def find(connection: sa.Connection, run_id: str) -> Row | None:
+    """Return the stored row of a run, if there is one."""
+    return RUNS.find(connection, run_id)
+
+
+def update(connection: sa.Connection, run_id: str, /, **values: Any) -> None:
+    """Change columns of a run."""
+    RUNS.update(connection, run_id, **values)
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """Return the whole id of a run for the part that a person typed, or raise NotFound."""
+    return RUNS.resolve(connection, text)
+
+
+def find_by_key(connection: sa.Connection, key: str) -> Row | None:
+    """Return the row that was stored with an idempotency key, if there is one."""
+    return RUNS.by_idempotency_key(connection, key)
+
+
+def list_ended(
+    connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
+) -> list[str]:
+    """Return the given ids of runs that ended before a time, at most `limit` of them."""
+    return RUNS.ended_of(connection, ids, before, limit)
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim the running runs of other performers; return their number."""
+    return RUNS.take_over(connection, performer)
+
+
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
     projects.join(connection, values)
     connection.execute(runs.insert(), values)
@@ -68,10 +97,10 @@ def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
 
 def get(connection: sa.Connection, text: str) -> Run:
     """A run by id or unique prefix."""
-    return _complete(connection, [row(connection, resolve(connection, text))])[0]
+    return _complete(connection, [load_row(connection, resolve(connection, text))])[0]
 
 
-def page(
+def list_page(
     connection: sa.Connection,
     wanted: RunFilter,
     among: Sequence[str] | None = None,
@@ -83,12 +112,12 @@ def page(
     return _complete(connection, rows), cursor
 
 
-def count_pages(connection: sa.Connection, wanted: RunFilter, own: Conditions) -> int:
+def count_matches(connection: sa.Connection, wanted: RunFilter, own: Conditions) -> int:
     """How many runs there are on all pages of a filter."""
     return RUNS.count(connection, wanted, _chosen(wanted, own))
 
 
-def of_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Run]:
+def list_by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Run]:
     return _complete(connection, RUNS.of_ids(connection, ids))
 
 
@@ -99,7 +128,7 @@ def _chosen(wanted: RunFilter, own: Conditions) -> sa.Select[Any]:
     return query
 
 
-def end_requested(connection: sa.Connection, run_id: str) -> str | None:
+def find_end_reason(connection: sa.Connection, run_id: str) -> str | None:
     """The reason for which a run is to end, if somebody asked for that."""
     found = find(connection, run_id)
     if found is None or found["stop"] not in {"cancel", "abandon"}:
@@ -107,7 +136,7 @@ def end_requested(connection: sa.Connection, run_id: str) -> str | None:
     return found["reason"] or "cancelled"
 
 
-def next_queued(connection: sa.Connection, limit: int) -> list[str]:
+def list_queued(connection: sa.Connection, limit: int) -> list[str]:
     """Queued runs in order; children of other runs come first, for their parents wait for them."""
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.QUEUED).order_by(runs.c.id)
     children = query.where(runs.c.parent_id.is_not(None))
@@ -115,23 +144,29 @@ def next_queued(connection: sa.Connection, limit: int) -> list[str]:
     return [run_id for part in (children, tops) for run_id in connection.execute(part).scalars()]
 
 
-def running(connection: sa.Connection) -> list[str]:
+def count_queued(connection: sa.Connection) -> int:
+    """Return the number of queued runs."""
+    number: int = _COUNT_QUEUED.scalar(connection)
+    return number
+
+
+def list_running(connection: sa.Connection) -> list[str]:
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.RUNNING).order_by(runs.c.id)
     return list(connection.execute(query).scalars())
 
 
-def executions(connection: sa.Connection, performer: str) -> list[str]:
+def list_executions(connection: sa.Connection, performer: str) -> list[str]:
     """The present executions (run id and number) of the runs that this performer has claimed."""
     query = sa.select(runs.c.id, runs.c.executions).where(runs.c.status == RunStatus.RUNNING)
     query = query.where(runs.c.performer == performer).order_by(runs.c.id)
     return [f"{run_id}.{number}" for run_id, number in connection.execute(query)]
 
 
-def running_tops(connection: sa.Connection) -> int:
-    return count(connection, runs.c.status == RunStatus.RUNNING, runs.c.parent_id.is_(None))
+def count_running_tops(connection: sa.Connection) -> int:
+    return count_rows(connection, runs.c.status == RunStatus.RUNNING, runs.c.parent_id.is_(None))
 
 
-def family(connection: sa.Connection, run_id: str) -> list[str]:
+def list_family(connection: sa.Connection, run_id: str) -> list[str]:
     """The run and all runs below it, parents before their children."""
     return _families(connection, [run_id])[run_id]
 
@@ -142,10 +177,10 @@ def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
     links = list[tuple[str, str]]()
     generation = {*run_ids}
     while generation:
-        found = [*in_parts(connection, query, runs.c.parent_id, sorted(generation))]
+        found = [*select_in_parts(connection, query, runs.c.parent_id, sorted(generation))]
         generation = {child for _, child in found} - {*run_ids}
         links += found
-    below = grouped(links)
+    below = group(links)
     families = {run_id: [run_id] for run_id in run_ids}
     for family in families.values():
         for member in family:  # which grows meanwhile
@@ -153,16 +188,16 @@ def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
     return families
 
 
-def depth(connection: sa.Connection, run_id: str | None) -> int:
+def count_depth(connection: sa.Connection, run_id: str | None) -> int:
     """How many runs a run is inside of, itself included."""
     around = 0
     while run_id is not None:
-        run_id = row(connection, run_id)["parent_id"]
+        run_id = load_row(connection, run_id)["parent_id"]
         around = around + 1
     return around
 
 
-def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
+def list_open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
     names = ("id", "run_id", "title", "status", "reason", "waiting_for", "question", "stop")
     query = sa.select(*(tasks.c[name] for name in names), runs.c.may_ask)
@@ -171,18 +206,18 @@ def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     return list(connection.execute(query).mappings())
 
 
-def still_open(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
+def list_open(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Those of these runs that have not ended."""
     query = sa.select(runs).where(runs.c.id.in_(run_ids), runs.c.status.not_in(RUN_FINAL))
     return list(connection.execute(query.order_by(runs.c.id)).mappings())
 
 
-def ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
+def list_ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
     query = sa.select(tasks.c.id).where(tasks.c.run_id == run_id, tasks.c.status.in_(FINAL))
     return list(connection.execute(query.order_by(tasks.c.id)).scalars())
 
 
-def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
+def sum_usage(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
     """How many attempts of agents these runs made, and what is known of their cost."""
     return _sum(_spent(connection, run_ids), run_ids)
 
@@ -193,7 +228,7 @@ def _spent(
     """The same of each run by itself; of those that made none nothing."""
     query = sa.select(tasks.c.run_id, sa.func.count(), sa.func.sum(attempts.c.cost_usd))
     query = query.join_from(attempts, tasks, tasks.c.id == attempts.c.task_id)
-    found = in_parts(connection, query.group_by(tasks.c.run_id), tasks.c.run_id, run_ids)
+    found = select_in_parts(connection, query.group_by(tasks.c.run_id), tasks.c.run_id, run_ids)
     return {run_id: (calls, cost) for run_id, calls, cost in found}
 
 
@@ -205,33 +240,33 @@ def _sum(
     return sum(calls for calls, _ in own), sum(known) if known else None
 
 
-def calls(connection: sa.Connection, run_id: str, *, begun: bool = False) -> int:
+def count_calls(connection: sa.Connection, run_id: str, *, begun: bool = False) -> int:
     """How many agents a run and those inside it have called, or, unless only what was begun counts,
     have promised to call."""
-    members = family(connection, run_id)
+    members = list_family(connection, run_id)
     called = sa.exists().where(attempts.c.task_id == tasks.c.id)
     promised = (tasks.c.run_id.in_(members), ~called, tasks.c.status.not_in(FINAL))
-    return spent(connection, members)[0] + (0 if begun else count(connection, *promised))
+    return sum_usage(connection, members)[0] + (0 if begun else count_rows(connection, *promised))
 
 
-def calls_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool) -> str | None:
+def find_call_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool) -> str | None:
     """The limit of calls that a run, or one around it, is past; one_more counts one to come."""
     around = run_id
     while around is not None:
-        run = row(connection, around)
+        run = load_row(connection, around)
         limit = run["spec"].get("max_agent_calls")
-        if limit is not None and limit < calls(connection, around, begun=one_more) + one_more:
-            return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
+        if limit is not None and limit < count_calls(connection, around, begun=one_more) + one_more:
+            return format_call_limit("It" if around == run_id else f"{around}, around it,", limit)
         around = run["parent_id"]
     return None
 
 
-def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:
+def skip_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:
     """Count the time up to the last sign of life of the daemon that died, and from now on."""
-    row_ = row(connection, run_id)
+    row_ = load_row(connection, run_id)
     since = row_["active_since"]
     now = datetime.now(UTC)
-    signs = (since, last_alive, steps.last_sign_of_life(connection, run_id))
+    signs = (since, last_alive, steps.find_last_activity(connection, run_id))
     alive = min(now, max(sign for sign in signs if sign is not None))
     seconds = row_["active_s"] + (alive - since).total_seconds()
     update(connection, run_id, active_since=now, active_s=seconds)
@@ -246,7 +281,7 @@ def change(
     **values: Any,
 ) -> None:
     """Move a run to a status; the time that it was under way is added up."""
-    row_ = row(connection, run_id)
+    row_ = load_row(connection, run_id)
     require_transition(run_id, RunStatus(row_["status"]), status)
     now = datetime.now(UTC)
     if status is RunStatus.RUNNING:
@@ -269,7 +304,7 @@ def change(
     events.append(connection, f"run.{status}", run_id, **facts)
 
 
-def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
+def list_ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     """Runs to be forgotten, those that ended first first; what is inside an open run is not."""
     query = sa.select(runs.c.id).where(runs.c.ended_at < moment, runs.c.id.not_in(GOING))
     query = query.order_by(runs.c.ended_at, runs.c.id).limit(limit)
@@ -281,12 +316,12 @@ def delete(connection: sa.Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
+def find_verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
     """Return which of these completed runs are verified."""
     if not run_ids:
         return set()
     query = sa.select(runs.c.id, runs.c.result)
-    results = in_parts(connection, query, runs.c.id, run_ids)
+    results = select_in_parts(connection, query, runs.c.id, run_ids)
     sure = [run_id for run_id, result in results if not _denies(result)]
     if sure:
         return _verified(connection, _families(connection, sure))
@@ -308,20 +343,20 @@ def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) 
     of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
     of_tasks = of_tasks.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
-    made_by = in_parts(connection, of_tasks, tasks.c.run_id, members)
-    by_run = grouped((check.run_id, check) for check in made_by)
+    made_by = select_in_parts(connection, of_tasks, tasks.c.run_id, members)
+    by_run = group((check.run_id, check) for check in made_by)
     found = {
         top
         for top, family in families.items()
-        if is_seen([one for run in family for one in by_run[run]])
+        if is_verified([one for run in family for one in by_run[run]])
     }
     # What steps said is long: it is read where nothing else tells.
     rest = {member for top in families.keys() - found for member in families[top]}
     results = sa.select(made.run_id, made.result).where(made.kind == "check")
     sees = {
         run_id
-        for run_id, result in in_parts(connection, results, made.run_id, sorted(rest))
-        if is_seen([CheckResult.model_validate(one) for one in result or () if one["passed"]])
+        for run_id, result in select_in_parts(connection, results, made.run_id, sorted(rest))
+        if is_verified([CheckResult.model_validate(one) for one in result or () if one["passed"]])
     }
     found |= {top for top, family in families.items() if not sees.isdisjoint(family)}
     return found - _doubted(connection, sorted(found))
@@ -337,7 +372,7 @@ def _doubted(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     )
     return {
         run_id
-        for run_id, result in in_parts(connection, query, made.run_id, ids)
+        for run_id, result in select_in_parts(connection, query, made.run_id, ids)
         if any(CheckResult.model_validate(one).is_doubted for one in result or ())
     }
 
@@ -350,7 +385,7 @@ def _denies(result: Any) -> bool:
 def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     """The runs of these rows, with as many queries for many of them as for one."""
     ids = [row["id"] for row in rows]
-    delivered = deliveries.of(connection, ids)
+    delivered = deliveries.load_by_owner(connection, ids)
     families = _families(connection, ids)
     spent = _spent(connection, sorted({one for family in families.values() for one in family}))
     ended = {row["id"] for row in rows if row["status"] == RunStatus.COMPLETED}
@@ -358,7 +393,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
     verified = _verified(connection, {run_id: families[run_id] for run_id in sure})
     # One branch of a run may ask while another is at work.
     begun = [row["id"] for row in rows if row["status"] in _BEGUN]
-    asked = grouped((one.work_id, one) for one in questions.unanswered(connection, begun))
+    asked = group((one.work_id, one) for one in questions.list_open(connection, begun))
     found = []
     now = datetime.now(UTC)
     for row in rows:
@@ -369,7 +404,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
             is_verified = run_id in verified
         else:
             is_verified = None
-        need = need_of(
+        need = find_need(
             row,
             now,
             verified=is_verified,
@@ -378,7 +413,7 @@ def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
         )
         values = {
             **row,
-            "workspace": shown_workspace_of(row),
+            "workspace": view_workspace(row),
             "verified": is_verified,
             "questions": asked[run_id],
             "question": asked[run_id][0].text if asked[run_id] else None,

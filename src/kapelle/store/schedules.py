@@ -10,7 +10,7 @@ from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFil
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, grouped
+from kapelle.store.query import Rows, Statement, group
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
@@ -61,10 +61,26 @@ _next = (sa.func.min(sa.case((_ACTIVE, schedules.c.next_at))), sa.func.min(sched
 _NEXT = Statement(sa.union_all(*(sa.select(m).where(schedules.c.status.in_(OPEN)) for m in _next)))
 
 _rows = Rows(schedules, "schedule")
-row = _rows.row
-update = _rows.update
-resolve = _rows.resolve
-by_idempotency_key = _rows.by_idempotency_key
+
+
+def load_row(connection: sa.Connection, schedule_id: str) -> Row:
+    """Return the stored row of a schedule; raise NotFound if there is none."""
+    return _rows.row(connection, schedule_id)
+
+
+def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
+    """Change columns of a schedule."""
+    _rows.update(connection, schedule_id, **values)
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """Return the whole id of a schedule for the part that a person typed, or raise NotFound."""
+    return _rows.resolve(connection, text)
+
+
+def find_by_key(connection: sa.Connection, key: str) -> Row | None:
+    """Return the row that was stored with an idempotency key, if there is one."""
+    return _rows.by_idempotency_key(connection, key)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
@@ -91,21 +107,23 @@ def change(
 
 def get(connection: sa.Connection, text: str) -> Schedule:
     """A schedule by id or unique prefix."""
-    return _shown(connection, [row(connection, resolve(connection, text))])[0]
+    return _shown(connection, [load_row(connection, resolve(connection, text))])[0]
 
 
-def page(connection: sa.Connection, wanted: ScheduleFilter) -> tuple[list[Schedule], str | None]:
+def list_page(
+    connection: sa.Connection, wanted: ScheduleFilter
+) -> tuple[list[Schedule], str | None]:
     """Schedules, newest first, and the cursor of the next page, if there is one."""
     rows, cursor = _rows.page(connection, wanted, sa.select(schedules.c.id))
     return _shown(connection, rows), cursor
 
 
-def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
+def list_needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
     """The schedules that something may have to be done about, those whose slot is first first."""
     return _ATTENTION.scalars(connection, now=now, now_us=round(now.timestamp() * 1_000_000))
 
 
-def next_moment(connection: sa.Connection) -> datetime | None:
+def find_next_moment(connection: sa.Connection) -> datetime | None:
     """When the next slot comes or the next schedule expires."""
     return min(filter(None, _NEXT.scalars(connection)), default=None)
 
@@ -120,13 +138,13 @@ def delete_ended(connection: sa.Connection, before: datetime, limit: int) -> Non
     connection.execute(schedules.delete().where(schedules.c.id.in_(found)))
 
 
-def open_ones(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
+def filter_open(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     """Those of the schedules that have not ended."""
     query = sa.select(schedules.c.id).where(schedules.c.id.in_(ids), schedules.c.status.in_(OPEN))
     return set(connection.execute(query).scalars())
 
 
-def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+def group_in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
     """By schedule, the tasks and runs that its firings started and that have not ended."""
     query = (
         sa.select(firings.c.schedule_id, firings.c.subject)
@@ -134,11 +152,11 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
         .where(_is_going(firings.c.subject))
         .order_by(firings.c.schedule_id, firings.c.slot)
     )
-    return grouped((schedule_id, subject) for schedule_id, subject in connection.execute(query))
+    return group((schedule_id, subject) for schedule_id, subject in connection.execute(query))
 
 
 def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
-    going = in_flight(connection, [row["id"] for row in rows])
+    going = group_in_flight(connection, [row["id"] for row in rows])
     shown = []
     for row in rows:
         # Of the shell the row keeps only the names of its parts, which tell nobody anything.
@@ -171,7 +189,7 @@ def record_firing(
     reason: str | None = None,
 ) -> bool:
     """Write down what becomes of a slot; False when that was done before."""
-    if get_firing(connection, schedule_id, slot) is not None:
+    if find_firing(connection, schedule_id, slot) is not None:
         return False
     values = {"schedule_id": schedule_id, "slot": slot, "outcome": outcome, "at": at}
     connection.execute(firings.insert(), {**values, "reason": reason})
@@ -179,7 +197,7 @@ def record_firing(
     return True
 
 
-def get_firing(connection: sa.Connection, schedule_id: str, slot: datetime) -> Row | None:
+def find_firing(connection: sa.Connection, schedule_id: str, slot: datetime) -> Row | None:
     query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
     return connection.execute(query).mappings().first()
 
@@ -191,7 +209,7 @@ def update_firing(
     connection.execute(query.values(**values))
 
 
-def unsettled_firings(connection: sa.Connection, schedule_id: str | None = None) -> list[Row]:
+def list_unsettled_firings(connection: sa.Connection, schedule_id: str | None = None) -> list[Row]:
     """The firings that are held back or being started, oldest first."""
     query = sa.select(firings).where(firings.c.outcome.in_([Outcome.HELD, Outcome.STARTING]))
     if schedule_id is not None:
@@ -199,7 +217,7 @@ def unsettled_firings(connection: sa.Connection, schedule_id: str | None = None)
     return list(connection.execute(query.order_by(firings.c.slot)).mappings())
 
 
-def latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
+def find_latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
     """The newest firing that started something or could not."""
     tried = [Outcome.STARTED, Outcome.FAILED]
     query = _WITH_SUBJECT.where(
@@ -208,13 +226,13 @@ def latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
     return connection.execute(query.limit(1)).mappings().first()
 
 
-def last_slot(connection: sa.Connection, schedule_id: str) -> datetime | None:
+def find_last_slot(connection: sa.Connection, schedule_id: str) -> datetime | None:
     query = sa.select(sa.func.max(firings.c.slot)).where(firings.c.schedule_id == schedule_id)
     found: datetime | None = connection.execute(query).scalar()
     return found
 
 
-def to_follow(
+def list_slots_to_follow(
     connection: sa.Connection, schedule_id: str, other: str, since: datetime
 ) -> list[datetime]:
     """Slots of another schedule whose work has succeeded since, and that this has no firing for."""
@@ -230,7 +248,7 @@ def to_follow(
     return list(connection.execute(query).scalars())
 
 
-def subject_of_key(connection: sa.Connection, key: str) -> str | None:
+def find_subject(connection: sa.Connection, key: str) -> str | None:
     """The task or run that was submitted with an idempotency key."""
     for table in (tasks, runs):
         query = sa.select(table.c.id).where(table.c.idempotency_key == key)
@@ -239,7 +257,7 @@ def subject_of_key(connection: sa.Connection, key: str) -> str | None:
     return None
 
 
-def firings_page(
+def list_firings(
     connection: sa.Connection, schedule_id: str, before: datetime | None, limit: int
 ) -> tuple[list[Firing], bool]:
     """A schedule's firings, newest first, and whether there are more."""
@@ -247,11 +265,11 @@ def firings_page(
     if before is not None:
         query = query.where(firings.c.slot < before)
     query = query.order_by(firings.c.slot.desc()).limit(limit + 1)
-    found = [as_firing(row) for row in connection.execute(query).mappings()]
+    found = [read_firing(row) for row in connection.execute(query).mappings()]
     return found[:limit], len(found) > limit
 
 
-def as_firing(row: Row) -> Firing:
+def read_firing(row: Row) -> Firing:
     return Firing.model_validate({**row})
 
 

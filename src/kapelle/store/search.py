@@ -14,8 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row, work_rows
-from kapelle.store.repository import path_of
+from kapelle.store.query import Row, rows_of_work
+from kapelle.store.repository import resolve_path
 from kapelle.store.tables import WORK, runs, tasks
 
 Damaged = sqlite3.DatabaseError
@@ -127,7 +127,9 @@ class SearchIndex:
         self._connection.close()
 
 
-def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: int) -> list[Row]:
+def list_ended_after(
+    connection: sa.Connection, noun: str, last: str | None, limit: int
+) -> list[Row]:
     """Tasks or runs that are not archived, in the order of their ends; those behind the last, which
     is told by its end and its id."""
     table = {"task": tasks, "run": runs}[noun]
@@ -142,9 +144,9 @@ def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: i
     return list(connection.execute(query).mappings())
 
 
-def work_in(connection: sa.Connection, repository: str) -> list[str]:
+def list_work_in(connection: sa.Connection, repository: str) -> list[str]:
     """Return the ids of all work in a repository, by its path or its name."""
-    path = path_of(connection, repository)
+    path = resolve_path(connection, repository)
     ids: list[str] = []
     for table, _ in WORK:
         query = sa.select(table.c.id).where(table.c.repository == path)
@@ -152,9 +154,9 @@ def work_in(connection: sa.Connection, repository: str) -> list[str]:
     return ids
 
 
-def work(connection: sa.Connection, id_: str) -> Row | None:
+def find_work(connection: sa.Connection, id_: str) -> Row | None:
     """A task or a run that is there and not archived."""
-    found = work_rows(id_).find(connection, id_)
+    found = rows_of_work(id_).find(connection, id_)
     if found and found["archived_at"] is None:
         return found
     return None

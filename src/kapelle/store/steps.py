@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.run import Step
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Statement, has
+from kapelle.store.query import Statement, has_row
 from kapelle.store.tables import steps
 
 _INSERT = Statement(steps.insert())
@@ -48,13 +48,13 @@ def end(
     _UPDATE.write(connection, run=run_id, at=position, **values)
 
 
-def of_run(connection: sa.Connection, run_id: str) -> dict[str, Row]:
+def load_by_position(connection: sa.Connection, run_id: str) -> dict[str, Row]:
     """All steps of a run by position."""
     query = sa.select(steps).where(steps.c.run_id == run_id)
     return {row["position"]: row for row in connection.execute(query).mappings()}
 
 
-def shown(connection: sa.Connection, run_id: str) -> list[Step]:
+def list_steps(connection: sa.Connection, run_id: str) -> list[Step]:
     """The steps in the order in which they were begun."""
     query = sa.select(steps).where(steps.c.run_id == run_id)
     query = query.order_by(steps.c.started_at, steps.c.position)
@@ -64,7 +64,9 @@ def shown(connection: sa.Connection, run_id: str) -> list[Step]:
     ]
 
 
-def remember(connection: sa.Connection, run_id: str, position: str, data: dict[str, Any]) -> None:
+def update_data(
+    connection: sa.Connection, run_id: str, position: str, data: dict[str, Any]
+) -> None:
     """Keep what a step that has not ended needs to know if it is made again."""
     _UPDATE.write(connection, run=run_id, at=position, data=data)
 
@@ -72,7 +74,7 @@ def remember(connection: sa.Connection, run_id: str, position: str, data: dict[s
 def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
     """Whether a run still waits for what one of its steps started."""
     waits = (steps.c.subject == subject, steps.c.ended_at.is_(None))
-    return has(connection, steps.c.run_id == run_id, *waits)
+    return has_row(connection, steps.c.run_id == run_id, *waits)
 
 
 def expects_json(connection: sa.Connection, run_id: str, subject: str) -> bool:
@@ -81,13 +83,13 @@ def expects_json(connection: sa.Connection, run_id: str, subject: str) -> bool:
     return any(data.get("expects_json") for data in connection.execute(query).scalars())
 
 
-def unanswered(connection: sa.Connection, run_id: str) -> set[str]:
+def find_unanswered(connection: sa.Connection, run_id: str) -> set[str]:
     """Where a run has asked something that nobody has answered."""
     query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.kind == "ask")
     return set(connection.execute(query.where(steps.c.ended_at.is_(None))).scalars())
 
 
-def subject(connection: sa.Connection, run_id: str, position: str) -> str:
+def load_subject(connection: sa.Connection, run_id: str, position: str) -> str:
     """The task or run that a step started."""
     query = sa.select(steps.c.subject)
     query = query.where(steps.c.run_id == run_id, steps.c.position == position)
@@ -95,7 +97,7 @@ def subject(connection: sa.Connection, run_id: str, position: str) -> str:
     return found
 
 
-def last_sign_of_life(connection: sa.Connection, run_id: str) -> datetime | None:
+def find_last_activity(connection: sa.Connection, run_id: str) -> datetime | None:
     """When a run last began or ended a step."""
     either = sa.func.coalesce(steps.c.ended_at, steps.c.started_at)
     moment = sa.func.max(either, type_=steps.c.started_at.type)

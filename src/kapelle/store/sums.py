@@ -10,7 +10,7 @@ from kapelle.store.filters import LOOKED_AT
 from kapelle.store.tables import WORK, runs, tasks
 
 
-def since(connection: sa.Connection, moment: datetime, project: str | None) -> dict[str, int]:
+def count_since(connection: sa.Connection, moment: datetime, project: str | None) -> dict[str, int]:
     """Return how many tasks and runs started, completed, failed … from a moment on."""
     found = dict.fromkeys(("started", "completed", "verified", "merged", "failed", "cancelled"), 0)
     for table, around in WORK:
@@ -49,7 +49,7 @@ def _row(
     found = {name: int(number) for name, number in row.items()}
     if table is runs:
         ids = connection.execute(sa.select(columns.id).where(*which, completed)).scalars()
-        found["verified"] = len(run_rows.verified(connection, list(ids)))
+        found["verified"] = len(run_rows.find_verified(connection, list(ids)))
     return found
 
 

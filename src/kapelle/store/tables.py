@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.ids import SHORT
-from kapelle.domain.text import writable
+from kapelle.domain.text import make_storable
 
 
 class Instant(sa.TypeDecorator[datetime]):
@@ -36,7 +36,7 @@ class SafeText(sa.TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
         if value is None:
             return None
-        return writable(value)
+        return make_storable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):
@@ -51,9 +51,9 @@ class SafeJson(sa.TypeDecorator[Any]):
 
 def _storable_all(value: Any) -> Any:
     if isinstance(value, str):
-        return writable(value)
+        return make_storable(value)
     if isinstance(value, dict):
-        return {writable(str(key)): _storable_all(item) for key, item in value.items()}
+        return {make_storable(str(key)): _storable_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_storable_all(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -530,7 +530,7 @@ locks = _table(
 )
 
 
-def end_of(table: sa.Table) -> sa.ColumnElement[str]:
+def id_ending(table: sa.Table) -> sa.ColumnElement[str]:
     """The end of a row's id, by which people know it."""
     before = len(table.name) + 26 - SHORT  # the kind is the table's name without its s
     # A literal, or the index would not be found by it.
@@ -538,4 +538,4 @@ def end_of(table: sa.Table) -> sa.ColumnElement[str]:
 
 
 for _typed in (tasks, runs, schedules, learnings):
-    sa.Index(f"ix_{_typed.name}_end", end_of(_typed))
+    sa.Index(f"ix_{_typed.name}_end", id_ending(_typed))

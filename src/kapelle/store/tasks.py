@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.needs import need_of
+from kapelle.domain.needs import find_need
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import (
     FINAL,
@@ -21,14 +21,14 @@ from kapelle.domain.states import (
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
-from kapelle.store.database import about
+from kapelle.store.database import notify_watches
 from kapelle.store.query import (
     TASKS,
     Conditions,
     Statement,
-    grouped,
-    has,
-    shown_workspace_of,
+    group,
+    has_row,
+    view_workspace,
 )
 from kapelle.store.query import Row as Row
 from kapelle.store.runs import GOING
@@ -56,11 +56,7 @@ _NEXT_QUEUED = Statement(
 )
 _delayed = sa.and_(tasks.c.status == TaskStatus.QUEUED, tasks.c.not_before > sa.bindparam("now"))
 _waits = sa.and_(tasks.c.status == TaskStatus.WAITING, tasks.c.not_before.is_not(None))
-# When the earliest delayed task becomes ready or the earliest wait ends; one that waits may be
-# overdue, while one that is queued and due is held back by something else.
-next_due = Statement(
-    sa.select(sa.func.min(tasks.c.not_before)).where(sa.or_(_delayed, _waits))
-).scalar
+_NEXT_DUE = Statement(sa.select(sa.func.min(tasks.c.not_before)).where(sa.or_(_delayed, _waits)))
 # The key of what a write says that ends waits; see `about`.
 WOKEN = "tasks.woken"
 _DEPENDENCIES_OF = (
@@ -81,10 +77,25 @@ _last_end = (
     .scalar_subquery()
 )
 
-row = TASKS.row
-find = TASKS.find
-update = TASKS.update
-resolve = TASKS.resolve
+
+def load_row(connection: sa.Connection, task_id: str) -> Row:
+    """Return the stored row of a task; raise NotFound if there is none."""
+    return TASKS.row(connection, task_id)
+
+
+def find(connection: sa.Connection, task_id: str) -> Row | None:
+    """Return the stored row of a task, if there is one."""
+    return TASKS.find(connection, task_id)
+
+
+def update(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
+    """Change columns of a task."""
+    TASKS.update(connection, task_id, **values)
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """Return the whole id of a task for the part that a person typed, or raise NotFound."""
+    return TASKS.resolve(connection, text)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -98,17 +109,17 @@ def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequen
 
 def get(connection: sa.Connection, text: str) -> Task:
     """A task by id or unique prefix, with its attempts and checks."""
-    return _complete(connection, [row(connection, resolve(connection, text))])[0]
+    return _complete(connection, [load_row(connection, resolve(connection, text))])[0]
 
 
-def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
+def find_by_key(connection: sa.Connection, key: str) -> Task | None:
     found = TASKS.by_idempotency_key(connection, key)
     if found is None:
         return None
     return _complete(connection, [found])[0]
 
 
-def page(
+def list_page(
     connection: sa.Connection,
     wanted: TaskFilter,
     among: Sequence[str] | None = None,
@@ -122,12 +133,12 @@ def page(
     return _complete(connection, rows), cursor
 
 
-def count_pages(connection: sa.Connection, wanted: TaskFilter, own: Conditions) -> int:
+def count_matches(connection: sa.Connection, wanted: TaskFilter, own: Conditions) -> int:
     """How many tasks there are on all pages of a filter."""
     return TASKS.count(connection, wanted, _chosen(wanted, own))
 
 
-def of_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Task]:
+def list_by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Task]:
     return _complete(connection, TASKS.of_ids(connection, ids))
 
 
@@ -141,18 +152,18 @@ def _chosen(wanted: TaskFilter, own: Conditions) -> sa.Select[Any]:
     return query
 
 
-def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
+def has_others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
     """Whether another task that has not ended works in the same run's worktree."""
     at_work = (tasks.c.workspace_owner == owner, tasks.c.status.not_in(FINAL))
-    return has(connection, *at_work, tasks.c.id != task_id)
+    return has_row(connection, *at_work, tasks.c.id != task_id)
 
 
-def next_queued(connection: sa.Connection, now: datetime, limit: int) -> Sequence[Row]:
+def list_startable(connection: sa.Connection, now: datetime, limit: int) -> Sequence[Row]:
     """The queued tasks that may start now, in order, with what chooses their agent."""
     return _NEXT_QUEUED.rows(connection, now=now, most=limit)
 
 
-def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) -> None:
+def postpone(connection: sa.Connection, task: Row, now: datetime, **values: Any) -> None:
     """Change a queued task, and in one statement all that may start now and differ in nothing that
     chooses their agent: one by one, a long queue would be written all the time."""
     alike = tasks.c.id == task["id"]
@@ -163,7 +174,7 @@ def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) 
     connection.execute(tasks.update().where(alike).values(values), {"now": now})
 
 
-def least_recently_refused(connection: sa.Connection, task: Row, now: datetime) -> str:
+def find_least_recently_refused(connection: sa.Connection, task: Row, now: datetime) -> str:
     """Return the id of the task that is to try next whether a limit is over.
 
     It is taken from the tasks of the same agent, model and priority that may start now: the one
@@ -187,20 +198,29 @@ def least_recently_refused(connection: sa.Connection, task: Row, now: datetime) 
     return task_id
 
 
-def is_held(connection: sa.Connection, task: Row) -> bool:
+def is_held_by_run(connection: sa.Connection, task: Row) -> bool:
     """Whether a task must not start because of the run that it is part of."""
     run_id = task["run_id"]
-    return run_id is not None and has(connection, runs.c.id == run_id, _STARTS_NOTHING)
+    return run_id is not None and has_row(connection, runs.c.id == run_id, _STARTS_NOTHING)
 
 
-def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
+def find_next_due(connection: sa.Connection, now: datetime) -> datetime | None:
+    """Return when the earliest delayed task may start or the earliest wait ends.
+
+    A wait may be overdue. A queued task that is due does not count: something else holds it back.
+    """
+    moment: datetime | None = _NEXT_DUE.scalar(connection, now=now)
+    return moment
+
+
+def list_overdue(connection: sa.Connection, now: datetime) -> list[str]:
     query = sa.select(tasks.c.id).where(
         tasks.c.status == TaskStatus.WAITING, tasks.c.not_before <= now
     )
     return list(connection.execute(query).scalars())
 
 
-def set_back(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
+def find_clock_corrections(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     """When tasks that wait before their next attempt are due by a clock that was set back since
     the last one ended."""
     query = sa.select(tasks.c.id, tasks.c.not_before, _last_end).where(
@@ -209,7 +229,7 @@ def set_back(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     return {id_: now + (due - ended) for id_, due, ended in connection.execute(query)}
 
 
-def wake(
+def wake_waiting(
     connection: sa.Connection, waiting_for: str, now: datetime, but: str | None = None
 ) -> None:
     """Have those that wait for a limit, or for trust, looked at again at once; but not this one."""
@@ -218,17 +238,17 @@ def wake(
         waiting = waiting.where(tasks.c.id != but)
     waiting = waiting.where(tasks.c.waiting_for == waiting_for, tasks.c.not_before > now)
     connection.execute(waiting.values(not_before=now))
-    about(connection, [WOKEN])
+    notify_watches(connection, [WOKEN])
 
 
-def at_work(connection: sa.Connection) -> list[str]:
+def list_at_work(connection: sa.Connection) -> list[str]:
     """Tasks with an attempt that has not ended."""
     running = attempts_table.c.status == AttemptStatus.RUNNING
     query = sa.select(attempts_table.c.task_id).where(running).order_by(attempts_table.c.task_id)
     return list(connection.execute(query).scalars())
 
 
-def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
+def list_ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     """Tasks to be forgotten, those that ended first first; what an open run did is part of it."""
     free = sa.or_(tasks.c.run_id.is_(None), tasks.c.run_id.not_in(GOING))
     query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment, free)
@@ -236,7 +256,7 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
     return list(connection.execute(query).scalars())
 
 
-def merged_worktrees(
+def list_merged_worktrees(
     connection: sa.Connection, of: str | None = None
 ) -> dict[str, tuple[str, str]]:
     """Owners of worktrees whose work is merged and in which nobody is to work, with their branches
@@ -260,16 +280,16 @@ def merged_worktrees(
     return {owner: (branch, into) for owner, branch, into in rows}
 
 
-def directories_of_worktrees(connection: sa.Connection, since: datetime) -> list[str]:
+def list_worktree_directories(connection: sa.Connection, since: datetime) -> list[str]:
     """Where tasks that ended since a moment had worktrees made."""
     query = sa.select(tasks.c.directory).where(tasks.c.ended_at > since)
     query = query.where(tasks.c.workspace_kind == "worktree").distinct()
     return list(connection.execute(query).scalars())
 
 
-def is_base(connection: sa.Connection, branch: str) -> bool:
+def is_pending_base(connection: sa.Connection, branch: str) -> bool:
     """Whether the work of another task is still to be merged into a branch."""
-    return has(
+    return has_row(
         connection,
         sa.or_(tasks.c.workspace_base == branch, tasks.c.requested_base == branch),
         sa.or_(tasks.c.run_id.is_(None), tasks.c.status.not_in(FINAL)),
@@ -277,20 +297,20 @@ def is_base(connection: sa.Connection, branch: str) -> bool:
     )
 
 
-def counts(connection: sa.Connection) -> dict[str, int]:
+def count_by_status(connection: sa.Connection) -> dict[str, int]:
     query = sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)
     return {status: count for status, count in connection.execute(query)}
 
 
 def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     ids = [row["id"] for row in rows]
-    tries = attempts.of_tasks(connection, ids)
+    tries = attempts.group_by_task(connection, ids)
     depends_on = _dependencies_of(connection, ids)
     latest = [tries[task_id][-1].id for task_id in ids if tries.get(task_id)]
-    results = attempts.checks_of(connection, latest)
+    results = attempts.group_checks(connection, latest)
     asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
-    asked = questions.unanswered(connection, asking)
-    delivered = deliveries.of(connection, ids)
+    asked = questions.list_open(connection, asking)
+    delivered = deliveries.load_by_owner(connection, ids)
     found = []
     now = datetime.now(UTC)
     for row in rows:
@@ -300,12 +320,12 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
         else:
             made = []
         if row["status"] == TaskStatus.COMPLETED:
-            verified = attempts.is_seen(made)
+            verified = attempts.is_verified(made)
         else:
             verified = None
         delivery = delivered.get(row["id"])
         open_questions = [question for question in asked if question.task_id == row["id"]]
-        need = need_of(
+        need = find_need(
             row,
             now,
             verified=verified,
@@ -316,7 +336,7 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
             **row,
             "priority": Priority(f"P{row['priority']}"),
             "depends_on": depends_on.get(row["id"], []),
-            "workspace": shown_workspace_of(row),
+            "workspace": view_workspace(row),
             "attempts": tried,
             "checks": made,
             "questions": open_questions,
@@ -331,14 +351,14 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
 def _is_verified(connection: sa.Connection, task: Row) -> bool:
     """Whether a check of its last attempt looked at the work."""
     if task["check_specs"]:
-        last = attempts.latest(connection, task["id"])
+        last = attempts.find_latest(connection, task["id"])
     else:
         last = None
     if last:
-        made = attempts.checks_of(connection, [last["id"]])[last["id"]]
+        made = attempts.group_checks(connection, [last["id"]])[last["id"]]
     else:
         made = []
-    return attempts.is_seen(made)
+    return attempts.is_verified(made)
 
 
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:
@@ -370,7 +390,7 @@ def replace_dependencies(
 
 def _dependencies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
     found = connection.execute(_DEPENDENCIES_OF, {"ids": ids})
-    return grouped((task_id, other) for task_id, other in found)
+    return group((task_id, other) for task_id, other in found)
 
 
 def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, TaskStatus]:
@@ -384,7 +404,7 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
     return {other: TaskStatus(status) for other, status in connection.execute(query)}
 
 
-def releasable(connection: sa.Connection) -> list[str]:
+def list_releasable(connection: sa.Connection) -> list[str]:
     """Blocked tasks without any open dependency: a crash or an old version left them behind."""
     other = tasks.alias()
     is_open = (other.c.id == dependencies.c.depends_on, other.c.status.not_in(FINAL))
@@ -433,7 +453,7 @@ def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> 
     """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
     again = ("ended_at", "not_before", "merged_at", "stop", "stopped_by", "limit_reached")
     values = {**dict.fromkeys(again), **values}
-    task = row(connection, task_id)
+    task = load_row(connection, task_id)
     free = task["status"] == TaskStatus.WAITING or not _dependency_statuses(connection, task_id)
     move(connection, task, TaskStatus.QUEUED if free else TaskStatus.BLOCKED, None, **values)
     settle_dependencies(connection, task_id)
@@ -483,7 +503,7 @@ def _apply_status(
 
 def _settle_dependencies(connection: sa.Connection, task_id: str) -> bool:
     """Move a blocked task on if it can be; returns whether it was cancelled by that."""
-    task = row(connection, task_id)
+    task = load_row(connection, task_id)
     if task["status"] != TaskStatus.BLOCKED:
         return False  # another of its dependencies has settled it
     statuses = _dependency_statuses(connection, task_id)

@@ -8,13 +8,13 @@ from kapelle.domain.errors import Conflict, NotFound
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.template import Template, TemplateRecord, TemplateSpec
 from kapelle.store import events
-from kapelle.store.query import grouped
+from kapelle.store.query import group
 from kapelle.store.tables import attempts, tasks, templates
 
 _JUDGED = (TaskStatus.COMPLETED, TaskStatus.FAILED)
 
 
-def some(connection: sa.Connection, name: str | None = None) -> list[Template]:
+def list_templates(connection: sa.Connection, name: str | None = None) -> list[Template]:
     """All of them, or the one of a name, with what came of them."""
     query = sa.select(templates).order_by(templates.c.name)
     if name:
@@ -30,16 +30,16 @@ def some(connection: sa.Connection, name: str | None = None) -> list[Template]:
 
 
 def get(connection: sa.Connection, name: str) -> Template:
-    for found in some(connection, name):
+    for found in list_templates(connection, name):
         return found
     raise NotFound(f"There is no template {name!r}.", hint="`kapelle templates` lists them.")
 
 
-def put(connection: sa.Connection, spec: TemplateSpec, before: str | None = None) -> Template:
+def store(connection: sa.Connection, spec: TemplateSpec, before: str | None = None) -> Template:
     """Keep a new one, or another in place of what had the name before, whose tasks follow it."""
     now = datetime.now(UTC)
     values = spec.model_dump()
-    if spec.name != before and some(connection, spec.name):
+    if spec.name != before and list_templates(connection, spec.name):
         raise Conflict(
             f"There is a template {spec.name!r}.",
             hint=f"Change it with `kapelle templates edit {spec.name}`, or take another name.",
@@ -101,4 +101,4 @@ def _records(connection: sa.Connection, name: str | None) -> dict[str, list[Temp
         .order_by(sa.desc("tasks"), attempts.c.agent, attempts.c.model)
     )  # fmt: skip
     rows = connection.execute(query).mappings()
-    return grouped((row["template"], TemplateRecord.model_validate({**row})) for row in rows)
+    return group((row["template"], TemplateRecord.model_validate({**row})) for row in rows)

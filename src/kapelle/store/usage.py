@@ -11,7 +11,7 @@ from kapelle.domain.views import By, UsageFilter
 from kapelle.store import runs
 from kapelle.store import tasks as task_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
-from kapelle.store.repository import in_project, names, path_of
+from kapelle.store.repository import match_project, name_repositories, resolve_path
 from kapelle.store.tables import attempts, checks, tasks
 
 _DAY = sa.literal(86_400_000_000, sa.BigInteger)
@@ -33,7 +33,7 @@ _KEYS["outcome"] = sa.case((_VERIFIED, sa.literal_column("'verified'")), else_=a
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 
 
-def grouped(
+def sum_by_key(
     connection: sa.Connection, wanted: UsageFilter, since: datetime | None, until: datetime | None
 ) -> list[sa.RowMapping]:
     """One row for each key, or pair of keys; that of a day is the number of days since 1970 in UTC.
@@ -79,7 +79,7 @@ def grouped(
 def _key(connection: sa.Connection, by: By) -> sa.ColumnElement[Any]:
     """Return what rows are grouped by; work without a project belongs to its repository's."""
     if by == "project":
-        paths = names(connection)
+        paths = name_repositories(connection)
     else:
         paths = {}
     if not paths:
@@ -95,11 +95,11 @@ def _conditions(connection: sa.Connection, wanted: UsageFilter) -> Iterator[sa.C
     names: tuple[By, ...] = ("agent", "model")
     yield from (_KEYS[name] == given for name in names if (given := getattr(wanted, name)))
     if wanted.project:
-        yield in_project(connection, tasks.c, wanted.project)
+        yield match_project(connection, tasks.c, wanted.project)
     if wanted.repository:
-        yield tasks.c.repository == path_of(connection, wanted.repository)
+        yield tasks.c.repository == resolve_path(connection, wanted.repository)
     if wanted.task:
         yield attempts.c.task_id == task_rows.resolve(connection, wanted.task)
     if wanted.run:
         run_id = runs.resolve(connection, wanted.run)
-        yield tasks.c.run_id.in_(runs.family(connection, run_id))
+        yield tasks.c.run_id.in_(runs.list_family(connection, run_id))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.text import relocated
+from kapelle.domain.text import relocate_path
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import Refs
 from kapelle.workspaces.repository import find_checkout
@@ -79,7 +79,7 @@ class WorkspaceRelocations(WorkspaceGuard):
 
 
 def _move_path(path: Path, old: str, new: str) -> Path:
-    return Path(relocated(str(path), old, new))
+    return Path(relocate_path(str(path), old, new))
 
 
 def _link(marker: Marker, old: str, new: str) -> None:
@@ -90,6 +90,6 @@ def _link(marker: Marker, old: str, new: str) -> None:
         place = marker.toplevel / path
         with suppress(OSError):
             target = os.readlink(place)
-            if relocated(target, old, new) != target:
+            if relocate_path(target, old, new) != target:
                 place.unlink()
-                place.symlink_to(relocated(target, old, new))
+                place.symlink_to(relocate_path(target, old, new))

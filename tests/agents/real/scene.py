@@ -13,8 +13,8 @@ import psutil
 
 from tests.agents.model import ModelServer, Request, Step
 from tests.agents.setup import AgentSetup, agent_setup
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
 
 # US dollars per million tokens, for whatever model an agent names.
 PRICE = {"input": 3.0, "output": 15.0, "cached": 0.3}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.agents.real.conftest import Open
 from tests.agents.real.scene import Scene
-from tests.e2e.staging import until
+from tests.e2e.support.staging import until
 
 # What each agent makes of the name of a server's tool.
 NAMES = {

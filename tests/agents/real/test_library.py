@@ -12,7 +12,7 @@ from kapelle.settings import AgentSettings
 from tests.agents.model import ModelServer
 from tests.agents.real.agents import CLIS
 from tests.agents.setup import AgentSetup, Unavailable, agent_setup
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.repositories import make_repository
 
 WRITE = {"write": {"path": "hello.txt", "content": "hello\n"}, "usage": [1000, 50]}
 RUN = {"bash": """python3 -c "open('{outside}', 'w')" """, "usage": [2000, 60]}

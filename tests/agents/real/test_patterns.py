@@ -11,8 +11,8 @@ import tomlkit
 from tests.agents.model import ModelServer
 from tests.agents.real.conftest import Open
 from tests.agents.setup import Unavailable, agent_setup
-from tests.e2e.ensembles import YES, on_branch, rest, start, tasks_of
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import YES, on_branch, rest, start, tasks_of
+from tests.e2e.support.repositories import git
 
 AGENTS = ("claude", "codex", "gemini", "opencode")
 DONE = {"text": "Done.", "usage": [100, 10]}

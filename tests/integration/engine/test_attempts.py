@@ -68,15 +68,15 @@ async def lost(
 
 async def stored(attempt: ActiveAttempt) -> tuple[Any, Any]:
     read = attempt.parts.db.read
-    return await read(attempts.row, attempt.id), await read(tasks.row, attempt.task_id)
+    return await read(attempts.load_row, attempt.id), await read(tasks.load_row, attempt.task_id)
 
 
 async def test_what_is_lost_is_not_written_to(parts: Parts, lost: ActiveAttempt) -> None:
     before = (
-        await parts.db.read(attempts.row, lost.id),
-        await parts.db.read(tasks.row, lost.task_id),
+        await parts.db.read(attempts.load_row, lost.id),
+        await parts.db.read(tasks.load_row, lost.task_id),
     )
-    told = await parts.db.read(events.last_seq)
+    told = await parts.db.read(events.load_last_seq)
     with pytest.raises(ClaimLost):
         await lost.update(model="mine")
     with pytest.raises(ClaimLost):
@@ -88,7 +88,7 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: ActiveAttempt)
     await conclude(parts, lost.id, Evidence(_DONE.exit, reason="mine"))
     await perform(parts, lost.id)
     assert await stored(lost) == before
-    assert await parts.db.read(events.last_seq) == told
+    assert await parts.db.read(events.load_last_seq) == told
     assert lost.row["model"] is None
 
 
@@ -127,7 +127,7 @@ class Trial:
         await self.parts.db.write(accounts.pause, account, self.ended, "limited")
 
     async def ready(self) -> list[str]:
-        found = await self.parts.db.read(tasks.next_queued, datetime.now(UTC), 100)
+        found = await self.parts.db.read(tasks.list_startable, datetime.now(UTC), 100)
         return [task["id"] for task in found]
 
 
@@ -142,7 +142,7 @@ async def test_one_that_tries_puts_off_all_that_are_alike(trial: Trial) -> None:
     own = await trial.add(env=["KEY"])
     assert len(await trial.begin(first, others[0])) == 1
     assert await trial.ready() == [own]
-    row = await trial.parts.db.read(tasks.row, others[-1])
+    row = await trial.parts.db.read(tasks.load_row, others[-1])
     assert row["reason"] == "another task tries first whether the limit is over"
 
 

@@ -17,7 +17,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
 from kapelle.domain.ids import new_id
-from kapelle.domain.lock import LocksView, conflicts, covers
+from kapelle.domain.lock import LocksView, covers, has_conflict
 from kapelle.domain.states import AttemptStatus
 from kapelle.engine.locks import PATIENCE_S, PERSON, LockManager, PathClaim, real_path
 from kapelle.store import attempts, events, tables
@@ -213,7 +213,9 @@ async def test_the_dead_and_the_late_hold_nothing(agents: Agents) -> None:
     await agents.locks.sweep()
     assert (await late).held
     sweeping.cancel()
-    told = [event for event in await agents.db.read(events.after, 0) if event.kind[:4] == "lock"]
+    told = [
+        event for event in await agents.db.read(events.list_after, 0) if event.kind[:4] == "lock"
+    ]
     assert [event.data["why"] for event in told if event.kind == "lock.released"] == [
         "its attempt ended", "expired", "released",
     ]  # fmt: skip
@@ -286,7 +288,7 @@ class Contention(RuleBasedStateMachine):
             before += [(other, text) for text, other in held.items()]
             edges[waiter] = {
                 other for other, text in before
-                if other != waiter and conflicts([wanted], [text])
+                if other != waiter and has_conflict([wanted], [text])
             }  # fmt: skip
         reached, open_ = set[str](), [owner]
         while open_:
@@ -333,14 +335,14 @@ class Contention(RuleBasedStateMachine):
             return
         held = self.agents.held
         for (path, owner), (other_path, other) in itertools.combinations(held.items(), 2):
-            assert owner == other or not conflicts([path], [other_path])
+            assert owner == other or not has_conflict([path], [other_path])
         assert set(held.values()) <= {*self.owners}
         # Whoever waits has somebody before it: the first of those in each other's way is served.
         for place, (_, owner, path) in enumerate(self.blocked):
             before = [(other, text) for text, other in held.items()]
             before += [(other, text) for _, other, text in self.blocked[:place]]
             assert any(
-                other != owner and conflicts([path], [text]) for other, text in before
+                other != owner and has_conflict([path], [text]) for other, text in before
             ), (owner, path, held)  # fmt: skip
 
     def teardown(self) -> None:

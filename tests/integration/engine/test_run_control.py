@@ -72,7 +72,7 @@ async def add_task(
 
 
 async def row(db: Database, run_id: str) -> Any:
-    return await db.read(runs.row, run_id)
+    return await db.read(runs.load_row, run_id)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ async def test_no_step_begins_after_a_wish(
     await db.write(runs.update, run_id, stop=stop)
     with pytest.raises(raised):
         await db.write(journal.store, StepRequest("sleep", "1 s", no_work, position="0001"))
-    assert await db.read(steps.of_run, run_id) == {}
+    assert await db.read(steps.load_by_position, run_id) == {}
 
 
 async def test_what_has_left_off_is_played_again_when_it_may_go_on(db: Database) -> None:
@@ -122,7 +122,7 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
         await play(journal.step(StepRequest("commit", "a commit", lose)))
     with pytest.raises(RunSuperseded):
         await db.write(journal.store, StepRequest("sleep", "1 s", no_work, position="0002"))
-    known = await db.read(steps.of_run, run_id)
+    known = await db.read(steps.load_by_position, run_id)
     assert [step["ended_at"] for step in known.values()] == [None]
 
 
@@ -135,7 +135,7 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(GitError):
         await play(journal.step(StepRequest("commit", "a commit", fail)))
-    known = await db.read(steps.of_run, run_id)
+    known = await db.read(steps.load_by_position, run_id)
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
         await play(again.step(StepRequest("commit", "a commit", fail)))
@@ -156,7 +156,7 @@ async def test_what_passes_is_waited_for_and_not_remembered(
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     assert await play(journal.step(StepRequest("commit", "a commit", made))) == "made"
-    known = await db.read(steps.of_run, run_id)
+    known = await db.read(steps.load_by_position, run_id)
     assert [(step["result"], step["error"]) for step in known.values()] == [("made", None)]
 
 
@@ -193,7 +193,7 @@ async def test_what_is_stored_at_once_takes_one_transaction(
     step = journal.step(StepRequest("now", "now", no_work, end=end, data={"a": 1}, at_once=True))
     assert await play(step) == "ended"
     assert len(written) == 1
-    (known,) = (await db.read(steps.of_run, run_id)).values()
+    (known,) = (await db.read(steps.load_by_position, run_id)).values()
     assert (known["result"], known["data"]) == ("ended", {"a": 1})
     assert known["ended_at"] is not None
     assert (await row(db, run_id))["progress"] == {"made": None}
@@ -224,7 +224,7 @@ async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(LimitReached):
         await play(journal.step(StepRequest("task", "a task", perform, begin=begin)))
-    known = await db.read(steps.of_run, run_id)
+    known = await db.read(steps.load_by_position, run_id)
     assert known["0001"]["kind"] == "task refused"
     again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(LimitReached, match="it is over"):
@@ -258,10 +258,10 @@ async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
         await db.write(steps.end, run_id, position)
     with pytest.raises(Conflict, match="has continued in the worktree"):
         await db.write(action, shared)
-    assert (await db.read(tasks.row, shared))["status"] == "failed"
+    assert (await db.read(tasks.load_row, shared))["status"] == "failed"
     for task_id in (own, awaited):
         await db.write(action, task_id)
-        assert (await db.read(tasks.row, task_id))["status"] == "queued"
+        assert (await db.read(tasks.load_row, task_id))["status"] == "queued"
 
 
 @pytest.mark.parametrize("stopper", [*Stopper, None])
@@ -284,8 +284,8 @@ async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
     going = await add_task(db, run_id, TaskStatus.RUNNING)
     cause = StopCause(Stopper.PERSON, "paused")
     await control.pause(parts(db), run_id, cause, now=True)
-    assert (await db.read(tasks.row, ending))["stop"] == "cancel"
-    assert (await db.read(tasks.row, going))["stop"] == "requeue"
+    assert (await db.read(tasks.load_row, ending))["stop"] == "cancel"
+    assert (await db.read(tasks.load_row, going))["stop"] == "requeue"
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
@@ -294,7 +294,7 @@ async def test_an_empty_answer_is_none(db: Database, text: str) -> None:
     await db.write(steps.begin, run_id, "0001", "ask", "Why?")
     with pytest.raises(InvalidInput, match="The answer is empty"):
         await db.write(questions.answer, run_id, text)
-    assert await db.read(steps.unanswered, run_id) == {"0001"}
+    assert await db.read(steps.find_unanswered, run_id) == {"0001"}
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
@@ -306,8 +306,8 @@ async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
     found = await row(db, run_id)
     assert (found["status"], found["reason"]) == ("failed", "an internal error")
     assert (await row(db, inner))["status"] == "cancelled"
-    assert (await db.read(tasks.row, waiting))["status"] == "cancelled"
-    assert (await db.read(tasks.row, running))["stop"] == "cancel"
+    assert (await db.read(tasks.load_row, waiting))["status"] == "cancelled"
+    assert (await db.read(tasks.load_row, running))["stop"] == "cancel"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ async def test_a_task_begins_only_while_its_run_goes_on(
     """Also if the request came after the task was chosen to begin."""
     run_id = await add_run(db)
     task_id = await add_task(db, run_id)
-    chosen = await db.read(tasks.next_queued, datetime.now(UTC), 5)
+    chosen = await db.read(tasks.list_startable, datetime.now(UTC), 5)
     assert [task["id"] for task in chosen] == [task_id]
     await db.write(runs.update, run_id, **values)
     agents = [AgentCandidate("rehearsal", "rehearsal")]

@@ -177,16 +177,16 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
 ) -> None:
     run_id = await begin(parts)
     ends = runs.change
-    found = events.of_runs
+    found = events.list_of_runs
 
     def end_it_then(connection: Connection, seq: int) -> Any:
         told = found(connection, seq)
         with parts.db.engine.begin() as other:
             ends(other, run_id, RunStatus.COMPLETED)
-        monkeypatch.setattr(events, "of_runs", found)
+        monkeypatch.setattr(events, "list_of_runs", found)
         return told
 
-    monkeypatch.setattr(events, "of_runs", end_it_then)
+    monkeypatch.setattr(events, "list_of_runs", end_it_then)
     written: list[str] = []
     replace = files.replace
 
@@ -209,8 +209,8 @@ async def test_a_position_that_was_lost_repeats_no_line(
     run_id = await begin(parts)
     for number in range(2, 8):
         await tell(parts, run_id, number)
-    few = events.of_runs
-    monkeypatch.setattr(events, "of_runs", lambda c, seq: few(c, seq, limit=2))
+    few = events.list_of_runs
+    monkeypatch.setattr(events, "list_of_runs", lambda c, seq: few(c, seq, limit=2))
     for _ in range(2):
         mirroring = asyncio.create_task(RunMirror(parts).run())
         await until((parts.home.runs / "position").exists)
@@ -235,7 +235,7 @@ async def test_what_nobody_expected_does_not_end_the_mirror(
     with caplog.at_level(logging.ERROR):
         await asyncio.sleep(0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(events, "of_runs", fail)
+            patch.setattr(events, "list_of_runs", fail)
             await parts.db.write(_nothing)
             await until(lambda: "ValueError: unexpected" in caplog.text)
         run_id = await begin(parts)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.repositories import git, make_repository
 from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
@@ -80,7 +80,7 @@ async def add(parts: Parts, repository: Path | None = None, **changes: Any) -> s
 
 
 async def stored(parts: Parts, task_id: str) -> bool:
-    return task_id in await parts.db.read(query.archived_at_of, [task_id])
+    return task_id in await parts.db.read(query.load_archive_times, [task_id])
 
 
 def secret_of(parts: Parts, task_id: str, age_s: float = 0) -> Path:
@@ -105,7 +105,7 @@ async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
     with caplog.at_level(logging.WARNING, "kapelle.upkeep"):
         await duties.round()
         await duties.round()
-    assert len(backup.existing(parts.home.backups)) == 1
+    assert len(backup.list_backups(parts.home.backups)) == 1
     assert not await stored(parts, old)
     assert await stored(parts, stuck)
     assert await stored(parts, damaged)
@@ -119,13 +119,13 @@ async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
 
 async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(parts: Parts) -> None:
     await Upkeep(parts).round()
-    [first] = backup.existing(parts.home.backups)
+    [first] = backup.list_backups(parts.home.backups)
     await Upkeep(parts).round()
-    assert backup.existing(parts.home.backups) == [first]
+    assert backup.list_backups(parts.home.backups) == [first]
     two_hours_ago = datetime.now(UTC) - timedelta(hours=2)
     first.rename(first.with_name(two_hours_ago.strftime("%Y%m%dT%H%M%S.%fZ")))
     await Upkeep(parts).round()
-    assert len(backup.existing(parts.home.backups)) == 2
+    assert len(backup.list_backups(parts.home.backups)) == 2
 
 
 async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its_work(
@@ -139,30 +139,30 @@ async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its
     assert not secret.exists()
     assert git(repository, "show", f"refs/kapelle/archive/{task_id}/final:new.txt") == "kept"
     assert git(repository, "branch", "--list", f"kapelle/{task_id}")
-    told = await parts.db.read(events.after, 0, task_id=task_id)
+    told = await parts.db.read(events.list_after, 0, task_id=task_id)
     assert [event.kind for event in told] == ["task.archived"]
 
 
 async def test_old_events_are_forgotten_and_their_numbers_not_given_again(parts: Parts) -> None:
     for _ in range(5):
         await parts.db.write(events.append, "daemon.started")
-    known = await parts.db.read(events.after, 0)
+    known = await parts.db.read(events.list_after, 0)
     await parts.db.write(events.delete_oldest, known[3].at, 2)
-    assert await parts.db.read(events.after, 0) == known[2:]
+    assert await parts.db.read(events.list_after, 0) == known[2:]
     await parts.db.write(events.delete_oldest, known[4].at, 100)
-    assert await parts.db.read(events.after, 0) == known[4:]
+    assert await parts.db.read(events.list_after, 0) == known[4:]
     await parts.db.write(events.delete_oldest, datetime.now(UTC), 100)
     await parts.db.write(events.append, "daemon.started")
-    assert (await parts.db.read(events.after, 0))[0].seq == known[4].seq + 1
+    assert (await parts.db.read(events.list_after, 0))[0].seq == known[4].seq + 1
     await archive.forget_old(parts, Setbacks())
-    assert len(await parts.db.read(events.after, 0)) == 1
+    assert len(await parts.db.read(events.list_after, 0)) == 1
 
 
 async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
     parts: Parts, repository: Path
 ) -> None:
     again, ended_again = await add(parts, repository), await add(parts, repository)
-    assert await parts.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
+    assert await parts.db.read(tasks.list_ended_before, _LIMIT, 10) == [again, ended_again]
     await parts.db.write(tasks.enqueue_again, again)
     await parts.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):

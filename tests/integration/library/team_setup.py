@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.repositories import git, make_repository
+from tests.e2e.support.repositories import git, make_repository
 
 from kapelle import Agent, MockAgent, Orchestrator, Request
 from kapelle.library.mock import ScriptLine

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.ensembles import answer, rule
+from tests.e2e.support.ensembles import answer, rule
 from tests.integration.library.team_setup import NO, YES, TeamSetup, plan, subgoal
 
 from kapelle import Budget, CliAgent, MockAgent, Request, Response

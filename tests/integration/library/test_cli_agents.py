@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.ensembles import play
+from tests.e2e.support.ensembles import play
 from tests.integration.library.team_setup import TeamSetup
 
 from kapelle import (

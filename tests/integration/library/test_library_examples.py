@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.page_examples import examples_of, require_says
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.page_examples import examples_of, require_says
+from tests.e2e.support.repositories import make_repository
 
 EXAMPLES = examples_of("library.md")
 

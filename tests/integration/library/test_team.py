@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.ensembles import diamond_team
-from tests.e2e.repositories import git
+from tests.e2e.support.ensembles import diamond_team
+from tests.e2e.support.repositories import git
 from tests.integration.library.team_setup import (
     NO,
     YES,

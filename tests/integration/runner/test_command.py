@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
-from tests.e2e.staging import until
+from tests.e2e.support.staging import until
 
 _RUN = """
 import sys

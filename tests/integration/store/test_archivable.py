@@ -35,8 +35,8 @@ async def test_work_is_due_by_how_and_when_it_ended(db: Database) -> None:
         ((None, None, None), []),
     ]
     for moments, expected in cases:
-        assert await db.read(query.archivable, *moments, 10) == expected
-    assert await db.read(attempts.ended_of, ["attempt_x"], _NOW, 10) == []
+        assert await db.read(query.list_archivable, *moments, 10) == expected
+    assert await db.read(attempts.list_ended, ["attempt_x"], _NOW, 10) == []
 
 
 async def test_a_merged_worktree_is_known_with_its_base_and_whether_others_need_it(
@@ -49,12 +49,12 @@ async def test_a_merged_worktree_is_known_with_its_base_and_whether_others_need_
     }
     merged = await _add(db, 1, "completed", merged_at=_NOW, **place)
     await _add(db, 1, "completed", **place | {"workspace_branch": "kapelle/b"})
-    assert await db.read(tasks.merged_worktrees) == {merged: ("kapelle/a", "main")}
-    assert await db.read(tasks.merged_worktrees, merged) == {merged: ("kapelle/a", "main")}
-    assert await db.read(tasks.merged_worktrees, "task_x") == {}
-    assert not await db.read(tasks.is_base, "kapelle/a")
+    assert await db.read(tasks.list_merged_worktrees) == {merged: ("kapelle/a", "main")}
+    assert await db.read(tasks.list_merged_worktrees, merged) == {merged: ("kapelle/a", "main")}
+    assert await db.read(tasks.list_merged_worktrees, "task_x") == {}
+    assert not await db.read(tasks.is_pending_base, "kapelle/a")
     await _add(db, 1, "completed", **place | {"workspace_base": "kapelle/a"})
-    assert await db.read(tasks.is_base, "kapelle/a")
+    assert await db.read(tasks.is_pending_base, "kapelle/a")
 
 
 async def test_a_worktree_in_which_somebody_is_to_work_is_not_put_away_as_merged(
@@ -67,14 +67,14 @@ async def test_a_worktree_in_which_somebody_is_to_work_is_not_put_away_as_merged
     place |= {"workspace_branch": "kapelle/a"}
     candidate = await _add(db, 1, "completed", run_id=run["id"], **place)
     forced = await _add(db, 1, "queued", merged_at=_NOW, **place)
-    assert await db.read(tasks.merged_worktrees) == {
+    assert await db.read(tasks.list_merged_worktrees) == {
         run["id"]: ("kapelle/r", "main"),
         candidate: ("kapelle/a", "main"),
     }
     await db.write(tasks.enqueue_again, candidate)
     await _add(db, 1, "running", run_id=run["id"], workspace_owner=run["id"])
-    assert await db.read(tasks.merged_worktrees) == {}
-    assert await db.read(tasks.merged_worktrees, forced) == {}
+    assert await db.read(tasks.list_merged_worktrees) == {}
+    assert await db.read(tasks.list_merged_worktrees, forced) == {}
 
 
 async def test_a_report_takes_what_is_open_or_undelivered_first_then_the_newest(
@@ -83,9 +83,9 @@ async def test_a_report_takes_what_is_open_or_undelivered_first_then_the_newest(
     open_ = task_row()
     await db.write(tasks.insert, open_, [])
     undelivered = await _add(db, 0, "completed")
-    await db.write(deliveries.ask, undelivered, "pr")
+    await db.write(deliveries.request, undelivered, "pr")
     await db.write(lambda connection: deliveries.update(connection, undelivered, status="failed"))
     ended = [await _add(db, 0, "completed") for _ in range(2)]
     day = timedelta(days=1)
-    found = await db.read(query.touched, _NOW - day, _NOW + day, None)
+    found = await db.read(query.list_touched, _NOW - day, _NOW + day, None)
     assert found == [undelivered, open_["id"], *reversed(ended)]

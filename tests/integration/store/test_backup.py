@@ -27,9 +27,11 @@ async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path)
             await db.write(events.append, "tick")
 
     loading = asyncio.create_task(load())
-    made = [await asyncio.to_thread(backup.make, path, tmp_path / "b", (2, 0, 0)) for _ in range(4)]
+    made = [
+        await asyncio.to_thread(backup.create, path, tmp_path / "b", (2, 0, 0)) for _ in range(4)
+    ]
     await loading
-    assert backup.existing(tmp_path / "b") == made[-2:]
+    assert backup.list_backups(tmp_path / "b") == made[-2:]
     with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         assert copy.execute("SELECT count(*) FROM alembic_version").fetchone()[0] == 1
@@ -43,14 +45,14 @@ def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Pat
     with engine.begin() as connection:
         _fill(connection)
     engine.dispose()
-    copy = backup.make(path, tmp_path / "backups")
+    copy = backup.create(path, tmp_path / "backups")
     for leftover in tmp_path.glob("kapelle.db-*"):
         leftover.unlink()
     content = bytearray(path.read_bytes())
     content[8192:20480] = b"\xa5" * 12288
     path.write_bytes(content)
     with pytest.raises(Unavailable, match="damaged") as caught:
-        backup.check(path, tmp_path / "backups")
+        backup.require_sound(path, tmp_path / "backups")
     assert str(copy / "kapelle.db") in (caught.value.hint or "")
 
 
@@ -70,8 +72,8 @@ def _database(path: Path) -> Path:
 def test_backups_made_at_once_are_all_whole(tmp_path: Path) -> None:
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     with ThreadPoolExecutor(6) as threads:
-        made = list(threads.map(lambda _: backup.make(path, directory), range(6)))
-    assert backup.existing(directory) == sorted(made)
+        made = list(threads.map(lambda _: backup.create(path, directory), range(6)))
+    assert backup.list_backups(directory) == sorted(made)
     for copy in made:
         with closing(sqlite3.connect(copy / "kapelle.db")) as connection:
             assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (50_000,)
@@ -82,7 +84,7 @@ def test_what_a_dead_process_left_unfinished_is_cleaned_up(tmp_path: Path) -> No
     leftover = directory / ".20200101T000000.000000Z"
     leftover.mkdir(parents=True)
     (leftover / "kapelle.db").write_bytes(b"half")
-    made = backup.make(path, directory)
+    made = backup.create(path, directory)
     assert list(directory.iterdir()) == [made]
 
 
@@ -90,7 +92,7 @@ def test_a_backup_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     path, directory = tmp_path / "kapelle.db", tmp_path / "backups"
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
-        backup.make(path, directory)
+        backup.create(path, directory)
     assert list(directory.iterdir()) == []
 
 
@@ -100,19 +102,19 @@ def test_the_new_backup_is_kept_even_if_none_is_wanted_or_the_clock_went_back(
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     for year in (2020, 2999):
         (directory / f"{year}0101T000000.000000Z").mkdir(parents=True)
-    made = backup.make(path, directory, (0, 0, 0))
-    assert backup.existing(directory) == [made]
+    made = backup.create(path, directory, (0, 0, 0))
+    assert backup.list_backups(directory) == [made]
 
 
 def test_the_age_of_a_backup_is_read_from_its_name(tmp_path: Path) -> None:
-    assert not backup.made_within(tmp_path / "missing", 3600)
+    assert not backup.has_recent(tmp_path / "missing", 3600)
     (tmp_path / "2 of mine").mkdir()
     (tmp_path / "29990101T000000.000000Z").mkdir()
-    assert not backup.made_within(tmp_path, 3600)
+    assert not backup.has_recent(tmp_path, 3600)
     old = datetime.now(UTC) - timedelta(minutes=10)
     (tmp_path / old.strftime("%Y%m%dT%H%M%S.%fZ")).mkdir()
-    assert backup.made_within(tmp_path, 3600)
-    assert not backup.made_within(tmp_path, 60)
+    assert backup.has_recent(tmp_path, 3600)
+    assert not backup.has_recent(tmp_path, 60)
 
 
 def _named(directory: Path, moment: datetime) -> Path:
@@ -125,8 +127,8 @@ def test_backups_are_graded_by_hours_days_and_weeks(tmp_path: Path) -> None:
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     now = datetime.now(UTC).replace(microsecond=0)
     hourly = [_named(directory, now - timedelta(hours=age)) for age in range(1, 24 * 40)]
-    made = backup.make(path, directory, (24, 7, 4))
-    left = backup.existing(directory)
+    made = backup.create(path, directory, (24, 7, 4))
+    left = backup.list_backups(directory)
     assert made in left
     assert {*hourly[:23]} <= {*left}
     ages = [(now - datetime.strptime(copy.name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)).days
@@ -142,20 +144,20 @@ def test_a_copy_that_lost_most_rows_never_replaces_a_fuller_one(tmp_path: Path) 
     migrate(engine)
     with engine.begin() as connection:
         _fill(connection)
-    full = backup.make(path, directory, (2, 0, 0))
+    full = backup.create(path, directory, (2, 0, 0))
     with engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM events WHERE seq > 900")
     for _ in range(5):
-        made = backup.make(path, directory, (2, 0, 0))
-    assert full in backup.existing(directory)
-    assert len(backup.existing(directory)) == 3
-    assert str(full) in backup.advice(path, directory)
+        made = backup.create(path, directory, (2, 0, 0))
+    assert full in backup.list_backups(directory)
+    assert len(backup.list_backups(directory)) == 3
+    assert str(full) in backup.format_advice(path, directory)
     with engine.begin() as connection:
         _fill(connection)
     for _ in range(2):
-        made = backup.make(path, directory, (2, 0, 0))
-    assert full not in backup.existing(directory)
-    assert str(made) in backup.advice(path, directory)
+        made = backup.create(path, directory, (2, 0, 0))
+    assert full not in backup.list_backups(directory)
+    assert str(made) in backup.format_advice(path, directory)
     engine.dispose()
 
 
@@ -170,12 +172,12 @@ def test_an_empty_database_beside_traces_of_work_is_refused(
     migrate(engine)
     with engine.begin() as connection:
         events.append(connection, "tick")
-    backup.check_not_lost(path, backups, attempts)
+    backup.require_not_lost(path, backups, attempts)
     if trace == "attempts":
         (attempts / "attempt_1").mkdir()
     else:
-        backup.make(path, backups)
-    backup.check_not_lost(path, backups, attempts)
+        backup.create(path, backups)
+    backup.require_not_lost(path, backups, attempts)
     engine.dispose()
     path.unlink()
     if what == "zero":
@@ -184,7 +186,7 @@ def test_an_empty_database_beside_traces_of_work_is_refused(
         migrate(engine)
         engine.dispose()
     with pytest.raises(Unavailable, match="there was work here before"):
-        backup.check_not_lost(path, backups, attempts)
+        backup.require_not_lost(path, backups, attempts)
 
 
 async def test_rows_are_rescued_from_a_home_that_is_gone_as_soon_as_they_can_be(
@@ -204,7 +206,7 @@ async def test_rows_are_rescued_from_a_home_that_is_gone_as_soon_as_they_can_be(
     home.unlink()
     made = await db.rescue()
     assert made is not None
-    assert backup.rows(made / "kapelle.db") == 1
+    assert backup.count_rows(made / "kapelle.db") == 1
     assert [place.stat().st_mode & 0o777 for place in (home, backups)] == [0o700] * 2
     assert await db.rescue() is None, "once is enough"
     db.close()
@@ -214,19 +216,19 @@ async def test_backups_are_counted_once_however_often_one_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, backups = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
-    old = backup.make(path, backups)
+    old = backup.create(path, backups)
     db = Database(sqlite_url(path))
     db.guard(path, backups)
     assert await db.find_problem() is None
     path.unlink()
     counting: list[bool] = []
-    advice = backup.advice
+    advice = backup.format_advice
 
     def counted(*places: Path) -> str:
         counting.append(threading.current_thread() is threading.main_thread())
         return advice(*places)
 
-    monkeypatch.setattr(backup, "advice", counted)
+    monkeypatch.setattr(backup, "format_advice", counted)
     assert db.problem is not None
     assert str(backups) in (db.problem.hint or "")
     found = await asyncio.gather(*(db.find_problem() for _ in range(5)))

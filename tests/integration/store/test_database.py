@@ -24,10 +24,10 @@ async def test_a_write_wakes_a_watch_and_numbers_grow_without_reuse(db: Database
         await asyncio.sleep(0)
         await db.write(events.append, "one")
         await asyncio.wait_for(waiting, 5)
-    first = await db.read(events.last_seq)
+    first = await db.read(events.load_last_seq)
     await db.write(lambda c: c.execute(sa.text("DELETE FROM events")))
     await db.write(events.append, "two")
-    assert await db.read(events.last_seq) > first
+    assert await db.read(events.load_last_seq) > first
 
 
 async def test_a_watch_for_keys_is_woken_by_events_about_them_and_by_nothing_else(
@@ -74,7 +74,7 @@ async def test_what_is_stored_though_nobody_awaits_it_any_more_wakes_and_keeps_i
         creation.cancel()
         async with asyncio.timeout(10):
             await changed.wait(60)
-    assert [event.kind for event in await db.read(events.after, 0)] == ["run.created"]
+    assert [event.kind for event in await db.read(events.list_after, 0)] == ["run.created"]
     assert secrets.env("run_a") == {"TOKEN": "very-secret"}
 
 
@@ -94,7 +94,7 @@ async def test_readers_see_event_numbers_in_the_order_of_commits(db: Database) -
     async def reader() -> None:
         while len(seen) < 80:
             after = seen[-1] if seen else 0
-            seen.extend(event.seq for event in await db.read(events.after, after))
+            seen.extend(event.seq for event in await db.read(events.list_after, after))
             await asyncio.sleep(0)
 
     await asyncio.gather(*(writer(d, n) for n, d in enumerate((db, other, db, other))), reader())
@@ -110,7 +110,7 @@ from kapelle.store import events
 engine = connect(sys.argv[1])
 for number in range(100):
     with engine.begin() as connection:
-        last = events.last_seq(connection)
+        last = events.load_last_seq(connection)
         events.append(connection, "tick", number=last)
 """
 
@@ -125,5 +125,5 @@ def test_processes_write_at_once_without_a_lock_error(tmp_path: Path, exhaustive
     problems = [process.communicate()[1] for process in writers]
     assert [process.returncode for process in writers] == [0] * count, problems
     with engine.connect() as connection:
-        assert events.last_seq(connection) == 100 * count
+        assert events.load_last_seq(connection) == 100 * count
     engine.dispose()

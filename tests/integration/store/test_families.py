@@ -34,8 +34,8 @@ async def add_ended(db: Database, parent: str | None, age_days: int = 0) -> tupl
 
 
 async def forgettable(db: Database) -> tuple[list[str], list[str]]:
-    old_runs = await db.read(runs.ended_before, _LIMIT, 100)
-    return old_runs, await db.read(tasks.ended_before, _LIMIT, 100)
+    old_runs = await db.read(runs.list_ended_before, _LIMIT, 100)
+    return old_runs, await db.read(tasks.list_ended_before, _LIMIT, 100)
 
 
 async def test_what_ended_inside_an_open_run_is_kept_with_what_it_cost(db: Database) -> None:
@@ -58,11 +58,11 @@ async def test_what_an_attempt_led_to_is_delivered_to_its_branch_alone(db: Datab
     went_on = await add_task(db, None, parent_task_id=parent)
     for work, mode in ((asked, "pr"), (inside, "pr"), (inside, "merge"), (elsewhere, "merge")):
         with pytest.raises(Forbidden):
-            await db.write(deliveries.ask, work, mode)
+            await db.write(deliveries.request, work, mode)
     for work in (asked, went_on):
-        await db.write(deliveries.ask, work, "merge")
-    await db.write(deliveries.ask, await add_run(db, spec={"base": "main"}), "pr")
-    await db.write(lambda connection: deliveries.ask(connection, inside, "pr", by_person=True))
+        await db.write(deliveries.request, work, "merge")
+    await db.write(deliveries.request, await add_run(db, spec={"base": "main"}), "pr")
+    await db.write(lambda connection: deliveries.request(connection, inside, "pr", by_person=True))
 
 
 def _attempt(task_id: str) -> dict[str, Any]:
@@ -86,8 +86,8 @@ async def test_what_is_kept_keeps_nothing_else_from_being_forgotten(db: Database
     gone, task_of_gone = await add_ended(db, None)
     inside_gone, task_inside = await add_ended(db, gone, age_days=1)
     alone = await add_task(db, None, ended_at=_LONG_AGO)
-    assert await db.read(runs.ended_before, _LIMIT, 2) == [inside_gone, gone]
-    assert await db.read(tasks.ended_before, _LIMIT, 3) == [task_inside, task_of_gone, alone]
+    assert await db.read(runs.list_ended_before, _LIMIT, 2) == [inside_gone, gone]
+    assert await db.read(tasks.list_ended_before, _LIMIT, 3) == [task_inside, task_of_gone, alone]
 
 
 async def test_an_event_of_a_runs_task_is_one_of_the_run_also_when_the_task_is_gone(
@@ -100,10 +100,10 @@ async def test_an_event_of_a_runs_task_is_one_of_the_run_also_when_the_task_is_g
         await db.write(events.append, "task.archived", subject)
     await db.write(lambda c: events.append(c, "run.archived", run_id))
     await db.write(lambda c: c.execute(tables.tasks.delete()))
-    told = await db.read(events.after, 0, run_id=run_id)
+    told = await db.read(events.list_after, 0, run_id=run_id)
     assert [(event.task_id, event.run_id) for event in told] == [(task_id, run_id), (None, run_id)]
-    assert [event for _, event in (await db.read(events.of_runs, 0))[0]] == told
-    subjects = [(event.task_id, event.run_id) for event in await db.read(events.after, 0)]
+    assert [event for _, event in (await db.read(events.list_of_runs, 0))[0]] == told
+    subjects = [(event.task_id, event.run_id) for event in await db.read(events.list_after, 0)]
     assert subjects == [(task_id, run_id), (other, None), (None, run_id)]
 
 
@@ -117,7 +117,7 @@ async def test_a_page_of_large_runs_has_fewer_of_them(
     seen: list[list[str]] = []
     wanted: RunFilter | None = RunFilter(limit=4)
     while wanted:
-        page, cursor = await db.read(runs.page, wanted)
+        page, cursor = await db.read(runs.list_page, wanted)
         seen.append([run.id for run in page])
         wanted = RunFilter(limit=4, cursor=cursor) if cursor else None
     newest_first = ids[::-1]
@@ -136,10 +136,10 @@ async def test_what_is_asked_often_is_found_by_an_index(db: Database) -> None:
             found.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
             plans.extend(row[-1] for row in found.fetchall())
 
-        events.after(connection, 0, run_id="run_x")
-        tasks.others_in(connection, "run_x", "task_x")
-        runs.ended_before(connection, _LIMIT, 100)
-        tasks.ended_before(connection, _LIMIT, 100)
+        events.list_after(connection, 0, run_id="run_x")
+        tasks.has_others_in(connection, "run_x", "task_x")
+        runs.list_ended_before(connection, _LIMIT, 100)
+        tasks.list_ended_before(connection, _LIMIT, 100)
 
     await db.read(ask)
     wanted = {

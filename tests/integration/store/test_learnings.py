@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.learning import Learning, LearningFilter
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.store import learnings
 from kapelle.store.database import Connection, Database
 from kapelle.store.tables import INDEX
@@ -33,7 +33,7 @@ async def store(db: Database, *made: Learning) -> None:
 
 
 async def found(db: Database, query: str, project: str | None = "one") -> list[str]:
-    hits = await db.read(learnings.search, search_terms(query), project, 10)
+    hits = await db.read(learnings.search, split_search_terms(query), project, 10)
     return [one.title for one in hits]
 
 
@@ -66,7 +66,7 @@ async def test_the_best_come_first_and_each_project_has_its_own(db: Database) ->
         "&|!",
     ):
         await found(db, typed)
-    page, _ = await db.read(learnings.page, LearningFilter(tag='quo"te'), "one")
+    page, _ = await db.read(learnings.list_page, LearningFilter(tag='quo"te'), "one")
     assert [one.title for one in page] == ["Tagged"]
 
 
@@ -78,16 +78,16 @@ async def test_the_index_follows_what_is_changed_and_deleted(db: Database) -> No
     assert await found(db, "beta") == []
     assert await found(db, "epsilon") == ["Alpha"]
     assert await found(db, "delta gamma") == ["Alpha"]
-    assert await db.read(learnings.is_any)
+    assert await db.read(learnings.has_any)
     await db.write(learnings.delete, first.id)
-    assert not await db.read(learnings.is_any)
+    assert not await db.read(learnings.has_any)
 
 
 async def test_a_prompt_is_told_what_has_its_words_and_then_the_newest(db: Database) -> None:
     old = [learning(f"Old {number}", "about something else") for number in range(3)]
     matching = learning("Match", "about the parser", scope="global", project="two")
     await store(db, *old, matching, learning("Unrelated and global", scope="global"))
-    told = await db.read(learnings.relevant, search_terms("mend the parser"), "one")
+    told = await db.read(learnings.list_relevant, split_search_terms("mend the parser"), "one")
     assert [one.title for one in told] == ["Match", "Old 2", "Old 1", "Old 0"]
 
 
@@ -109,7 +109,7 @@ def test_without_an_index_parts_of_words_are_found(sqlite_template: Any, tmp_pat
         await store(db, learning("Redis", "100% sure"))
         assert await found(db, "redi") == ["Redis"]
         assert await found(db, "0%") == ["Redis"]
-        [one], _ = await db.read(learnings.page, LearningFilter(), None)
+        [one], _ = await db.read(learnings.list_page, LearningFilter(), None)
         await db.write(learnings.delete, one.id)
         db.close()
 

@@ -35,7 +35,7 @@ async def status(db: Database, task_id: str) -> TaskStatus:
 
 
 def change(connection: Connection, task_id: str, status: TaskStatus) -> None:
-    tasks.move(connection, tasks.row(connection, task_id), status)
+    tasks.move(connection, tasks.load_row(connection, task_id), status)
 
 
 async def end(db: Database, task_id: str, how: TaskStatus) -> None:
@@ -107,14 +107,16 @@ async def test_a_transition_that_is_not_in_the_table_is_refused(db: Database) ->
 
 async def test_tasks_start_by_priority_and_then_by_age(db: Database) -> None:
     late, urgent, normal = await add(db, priority=2), await add(db, priority=0), await add(db)
-    ready = await db.read(tasks.next_queued, datetime.now(UTC), 10)
+    ready = await db.read(tasks.list_startable, datetime.now(UTC), 10)
     assert [task["id"] for task in ready] == [urgent, normal, late]
 
 
 async def test_a_delayed_task_is_not_ready_before_its_time(db: Database) -> None:
     await add(db, not_before=datetime(2100, 1, 1, tzinfo=UTC))
-    assert await db.read(tasks.next_queued, datetime.now(UTC), 10) == []
-    assert await db.read(tasks.next_due, now=datetime.now(UTC)) == datetime(2100, 1, 1, tzinfo=UTC)
+    assert await db.read(tasks.list_startable, datetime.now(UTC), 10) == []
+    assert await db.read(tasks.find_next_due, now=datetime.now(UTC)) == datetime(
+        2100, 1, 1, tzinfo=UTC
+    )
 
 
 async def test_any_unique_prefix_of_an_id_finds_its_task(db: Database) -> None:
@@ -159,7 +161,7 @@ async def test_no_new_id_ends_like_another_one(
     task_id = await add(db)
     made = iter([f"run_{'0' * 21}{task_id[-5:]}", f"run_{'0' * 26}"])
     monkeypatch.setattr(query, "new_id", lambda kind: next(made))
-    assert await db.read(query.unused_id, "run") == f"run_{'0' * 26}"
+    assert await db.read(query.make_unused_id, "run") == f"run_{'0' * 26}"
 
 
 async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database) -> None:
@@ -167,21 +169,21 @@ async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database
     seen: list[str] = []
     wanted: TaskFilter | None = TaskFilter(limit=3)
     while wanted:
-        page, cursor = await db.read(tasks.page, wanted)
+        page, cursor = await db.read(tasks.list_page, wanted)
         seen += [task.id for task in page]
         wanted = TaskFilter(limit=3, cursor=cursor) if cursor else None
     assert seen == made[::-1]
-    tagged, _ = await db.read(tasks.page, TaskFilter(tag="odd"))
+    tagged, _ = await db.read(tasks.list_page, TaskFilter(tag="odd"))
     assert [task.id for task in tagged] == made[5::-2]
 
 
 async def test_every_change_of_status_is_in_the_history_in_order(db: Database) -> None:
     task_id = await add(db)
     await end(db, task_id, TaskStatus.COMPLETED)
-    found = await db.read(events.after, 0, task_id=task_id)
+    found = await db.read(events.list_after, 0, task_id=task_id)
     assert [event.kind for event in found] == ["task.queued", "task.running", "task.completed"]
     assert [event.seq for event in found] == sorted({event.seq for event in found})
-    rest = await db.read(events.after, found[0].seq, task_id=task_id)
+    rest = await db.read(events.list_after, found[0].seq, task_id=task_id)
     assert rest == found[1:]
 
 
@@ -200,9 +202,9 @@ async def test_a_failing_transaction_leaves_nothing_behind(db: Database) -> None
 
 async def test_a_page_of_large_prompts_is_shorter(db: Database) -> None:
     made = [await add(db, prompt="x" * 1_000_000) for _ in range(6)]
-    page, cursor = await db.read(tasks.page, TaskFilter())
+    page, cursor = await db.read(tasks.list_page, TaskFilter())
     assert ([task.id for task in page], cursor) == (made[:1:-1], made[2])
-    page, cursor = await db.read(tasks.page, TaskFilter(cursor=cursor))
+    page, cursor = await db.read(tasks.list_page, TaskFilter(cursor=cursor))
     assert ([task.id for task in page], cursor) == (made[1::-1], None)
 
 

@@ -21,7 +21,7 @@ from kapelle.store.tables import metadata
 
 # Each database as its first version made it; a migration leads on from there.
 _FIRST = Path(__file__).parents[2] / "data" / "homes"
-_NEWEST = migrate.revisions()[-1]
+_NEWEST = migrate.list_revisions()[-1]
 _NEXT = f"""
 import sqlalchemy as sa
 from alembic import op
@@ -73,7 +73,7 @@ def test_a_database_has_exactly_the_tables(engine: sa.Engine, made: str) -> None
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts=COMPARED)
         assert compare_metadata(context, metadata) == []
-    assert migrate.current(engine) == migrate.revisions()[-1]
+    assert migrate.read_revision(engine) == migrate.list_revisions()[-1]
     migrate.migrate(engine, lambda: pytest.fail("a copy of what is not changed"))
 
 
@@ -81,7 +81,7 @@ def test_every_migration_is_reached_from_the_first_one() -> None:
     from alembic.script import ScriptDirectory
 
     scripts = [*ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions()]
-    assert [script.revision for script in reversed(scripts)] == migrate.revisions()
+    assert [script.revision for script in reversed(scripts)] == migrate.list_revisions()
 
 
 def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
@@ -93,9 +93,9 @@ def test_an_older_schema_is_brought_to_the_newest_with_what_it_holds(
         tasks.insert(connection, row, [])
     _add_migration(monkeypatch, tmp_path)
     copied: list[str | None] = []
-    migrate.migrate(engine, lambda: copied.append(migrate.current(engine)))
+    migrate.migrate(engine, lambda: copied.append(migrate.read_revision(engine)))
     assert copied == [_NEWEST]
-    assert migrate.current(engine) == "0099_moods"
+    assert migrate.read_revision(engine) == "0099_moods"
     with engine.connect() as connection:
         moods = sa.text("SELECT mood FROM tasks")
         assert connection.execute(moods).scalar() == "An old task"
@@ -163,10 +163,10 @@ def test_what_older_versions_told_by_texts_is_in_fields(engine: sa.Engine) -> No
             "person": None,
             "attempt": None,
         }
-        proofs = attempts.recorded_checks(connection, "attempt").values()
+        proofs = attempts.load_checks(connection, "attempt").values()
         assert [one.proved_earlier for one in proofs] == [False, True]
         for pattern, labels in _LABELS.items():
-            for row in steps.of_run(connection, pattern).values():
+            for row in steps.load_by_position(connection, pattern).values():
                 assert (row["position"], row["role"], row["cycle"]) == labels[row["label"]]
                 assert row["result"]["stopped_by"] == "rate_limit"
 
@@ -195,7 +195,7 @@ def test_a_migration_that_fails_changes_nothing(
     _add_migration(monkeypatch, tmp_path, f"{_NEXT}    op.execute('SELECT nothing')\n")
     with pytest.raises(Unavailable, match=rf"{_NEWEST} to 0099_moods: .*nothing"):
         migrate.migrate(engine)
-    assert migrate.current(engine) == _NEWEST
+    assert migrate.read_revision(engine) == _NEWEST
     assert "moods" not in sa.inspect(engine).get_table_names()
 
 
@@ -207,7 +207,7 @@ def test_a_daemon_copies_an_older_home_before_it_is_migrated(
     _open_database(home, Settings()).close()
     _add_migration(monkeypatch, tmp_path)
     _open_database(home, Settings()).close()
-    [copy] = backup.existing(home.backups)
+    [copy] = backup.list_backups(home.backups)
     for path, schema in ((copy / "kapelle.db", _NEWEST), (home.database, "0099_moods")):
         with closing(sqlite3.connect(path)) as connection:
             found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -224,7 +224,7 @@ def test_a_schema_that_is_not_known_is_refused_unchanged(engine: sa.Engine, sche
         migrate.migrate(engine, lambda: pytest.fail("a copy of what is not changed"))
     assert "Start the version that made it" in (refused.value.hint or "")
     assert "move kapelle.db away" in (refused.value.hint or "")
-    assert migrate.current(engine) == schema
+    assert migrate.read_revision(engine) == schema
 
 
 def test_a_database_of_another_program_is_refused(engine: sa.Engine) -> None:

@@ -81,20 +81,21 @@ async def test_each_kind_of_need_is_found_and_those_of_one_cause_are_one(db: Dat
     ):
         rows.add(**changes)
     await db.write(rows.store)
-    found = await db.read(needs.find)
+    found = await db.read(needs.list_needs)
     assert kinds(needs.fold(found)) == [
         ("question", 1), ("failure", 3), ("failure", 1), ("merge", 1), ("look", 2), ("flag", 1)
     ]  # fmt: skip
     stored = {
-        task.id: task.need for task in await db.read(tasks.of_ids, [r["id"] for r in rows.tasks])
+        task.id: task.need
+        for task in await db.read(tasks.list_by_ids, [r["id"] for r in rows.tasks])
     }
     everything = {asking, alone, *refused, ready, *unproven, flagged}
     assert {id_ for id_, need in stored.items() if need} == everything
-    assert {need.ids[0]: need.kind for need in await db.read(needs.find)} == {
+    assert {need.ids[0]: need.kind for need in await db.read(needs.list_needs)} == {
         id_: stored[id_] for id_ in everything
     }
-    assert kinds(await db.read(needs.find, None, "shop")) == [("failure", 1)]
-    due = await db.read(needs.next_due)
+    assert kinds(await db.read(needs.list_needs, None, "shop")) == [("failure", 1)]
+    due = await db.read(needs.find_next_due)
     assert due is not None
     assert due > NOW
 
@@ -108,9 +109,9 @@ async def test_thousands_of_rows_change_no_total_and_are_quick(db: Database) -> 
         changes = DONE if number % 10 else CHANGED
         rows.add(**changes, title=f"Quick {number}", repository=f"/src/r{number % 3}")
     await db.write(rows.store)
-    found = await db.read(needs.find)
+    found = await db.read(needs.list_needs)
     assert kinds(needs.fold(found)) == [("failure", 1), ("merge", 1), ("look", 500)]
-    counts = await db.read(sums.since, NOW - timedelta(hours=1), None)
+    counts = await db.read(sums.count_since, NOW - timedelta(hours=1), None)
     assert counts == {
         "started": 5_001, "completed": 5_000, "verified": 1, "merged": 0, "failed": 1,
         "cancelled": 0,
@@ -118,10 +119,10 @@ async def test_thousands_of_rows_change_no_total_and_are_quick(db: Database) -> 
 
     async def ids(**wanted: Any) -> tuple[list[str], int]:
         work_filter = WorkFilter.model_validate({"limit": 2} | wanted)
-        own = await db.read(filters.conditions, "task", work_filter, None)
+        own = await db.read(filters.build_conditions, "task", work_filter, None)
         task_filter = TaskFilter.model_validate(vars(work_filter))
-        page, _ = await db.read(tasks.page, task_filter, None, own)
-        return [task.id for task in page], await db.read(tasks.count_pages, task_filter, own)
+        page, _ = await db.read(tasks.list_page, task_filter, None, own)
+        return [task.id for task in page], await db.read(tasks.count_matches, task_filter, own)
 
     assert await ids(q="größe PITCH") == ([oldest], 1)
     assert await ids(state=["verified"]) == ([oldest], 1)

@@ -151,7 +151,7 @@ async def test_an_attempt_writes_for_its_family_and_project_alone(
     for by in (ended, new_id("attempt")):
         with pytest.raises(Forbidden, match="while the attempt runs"):
             await notes.get("a", Caller(attempt_id=by))
-    told = await db.read(events.after, 0)
+    told = await db.read(events.list_after, 0)
     assert "by a person" not in str(told)
     assert [event.run_id for event in told if event.task_id] == [inner, inner]
     assert await db.read(lambda c: c.execute(sa.select(sa.func.count(tables.notes.c.key))).scalar())

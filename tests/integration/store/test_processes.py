@@ -37,20 +37,22 @@ async def test_a_process_is_begun_once_with_a_secret_of_its_own(db: Database) ->
         await db.write(processes.begin, "attempt_2", "setup"),
     ]
     assert len({row["secret"] for row in (first, *others)}) == 3
-    assert await db.read(processes.directories) == {row["directory"] for row in (first, *others)}
-    assert set(await db.read(processes.of_owner, "attempt_1")) == {"checks/0", "setup"}
+    assert await db.read(processes.load_directories) == {
+        row["directory"] for row in (first, *others)
+    }
+    assert set(await db.read(processes.load_by_name, "attempt_1")) == {"checks/0", "setup"}
     both = ["attempt_1", "attempt_2"]
-    assert await db.read(processes.owners, [first["directory"], "unknown"]) == {"attempt_1"}
-    assert not await db.read(processes.succeeded, both, "setup")
-    await db.write(processes.note_success, "attempt_2", "setup")
-    assert await db.read(processes.succeeded, both, "setup")
-    assert not await db.read(processes.succeeded, both[:1], "setup")
+    assert await db.read(processes.find_owners, [first["directory"], "unknown"]) == {"attempt_1"}
+    assert not await db.read(processes.has_succeeded, both, "setup")
+    await db.write(processes.record_success, "attempt_2", "setup")
+    assert await db.read(processes.has_succeeded, both, "setup")
+    assert not await db.read(processes.has_succeeded, both[:1], "setup")
     await db.write(processes.delete, "attempt_1")
-    assert await db.read(processes.directories) == {others[1]["directory"]}
+    assert await db.read(processes.load_directories) == {others[1]["directory"]}
 
 
 async def test_every_attempt_has_a_secret(db: Database) -> None:
-    rows = [await db.read(attempts.row, (await add_attempt(db))[1]) for _ in range(2)]
+    rows = [await db.read(attempts.load_row, (await add_attempt(db))[1]) for _ in range(2)]
     assert [len(bytes.fromhex(row["secret"])) for row in rows] == [32, 32]
     assert rows[0]["secret"] != rows[1]["secret"]
 

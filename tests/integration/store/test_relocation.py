@@ -38,6 +38,6 @@ async def test_only_the_paths_in_the_repository_are_replaced(db: Database) -> No
     assert [row.repository for row in found] == [row.workspace_path for row in found]
     assert (counts["tasks"], counts["runs"], counts["locks"]) == (2, 0, 1)
     # The project that was chosen at the new place stays.
-    assert await db.read(projects.current) == {"/n/é": "new"}
-    assert (await db.read(relocation.base_commits))["/n/é"] == ["c"]
+    assert await db.read(projects.load_current) == {"/n/é": "new"}
+    assert (await db.read(relocation.load_base_commits))["/n/é"] == ["c"]
     assert not any((await db.write(relocation.relocate, "/r/a_%", "/n/é")).values())

@@ -57,7 +57,7 @@ async def used(db: Database) -> Database:
 
 async def sums(db: Database, by: By, **filters: Any) -> dict[Any, tuple[Any, ...]]:
     since, until = (filters.pop(name, None) for name in ("since", "until"))
-    rows = await db.read(usage.grouped, UsageFilter(by=by, **filters), since, until)
+    rows = await db.read(usage.sum_by_key, UsageFilter(by=by, **filters), since, until)
     names = ("attempts", "input_tokens", "cost_usd", "unknown_cost", "unreported")
     return {row["key"]: tuple(row[name] for name in names) for row in rows}
 
@@ -104,5 +104,5 @@ async def test_a_blind_check_speaks_of_its_own_attempt_alone(db: Database) -> No
     await checked(command="make test")
     await checked(command="true", proved=False)
     await checked()  # a built-in one, that something was changed
-    [row] = await db.read(usage.grouped, UsageFilter(by="agent"), None, None)
+    [row] = await db.read(usage.sum_by_key, UsageFilter(by="agent"), None, None)
     assert row["verified"] == 1

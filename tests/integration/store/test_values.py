@@ -19,13 +19,13 @@ async def test_numbers_that_json_does_not_know_are_null(db: Database) -> None:
     shown = (await db.read(runs.get, run_id)).progress
     assert shown == {"loss": None, "worst": [None, {"best": None}], "fine": 0.5}
     await db.write(lambda c: events.append(c, "run.progress", run_id, loss=math.nan))
-    assert (await db.read(events.after, 0))[-1].data == {"loss": None}
+    assert (await db.read(events.list_after, 0))[-1].data == {"loss": None}
 
 
 async def test_a_step_may_be_nested_as_deep_as_anybody_likes(db: Database) -> None:
     run_id, position = await add_run(db), ".".join(["0001"] * 100)
     await db.write(steps.begin, run_id, position, "task", "deep")
-    assert list(await db.read(steps.of_run, run_id)) == [position]
+    assert list(await db.read(steps.load_by_position, run_id)) == [position]
 
 
 async def test_an_error_of_the_database_does_not_tell_what_was_stored(db: Database) -> None:
@@ -42,10 +42,10 @@ async def test_old_events_are_forgotten_by_their_date_where_the_clock_was_wrong(
     moments = [now - 30 * day, now + 9000 * day, now - 29 * day, now - 2 * day, now - 9999 * day]
     await db.write(_append_at, moments)
     await db.write(events.delete_oldest, now - 7 * day, 4)
-    kept = [event.at for event in await db.read(events.after, 0)]
+    kept = [event.at for event in await db.read(events.list_after, 0)]
     assert kept == [moments[1], moments[3], moments[4]]
     await db.write(events.delete_oldest, now - 7 * day, 4)
-    assert [event.at for event in await db.read(events.after, 0)] == [moments[1], moments[3]]
+    assert [event.at for event in await db.read(events.list_after, 0)] == [moments[1], moments[3]]
 
 
 def _append_at(connection: Connection, moments: list[datetime]) -> None:

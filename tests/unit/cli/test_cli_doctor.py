@@ -3,7 +3,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.repositories import make_repository
 
 from kapelle.cli.doctor import _disk, configuration, daemon, database, git
 from kapelle.home import Home

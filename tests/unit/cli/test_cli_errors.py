@@ -4,7 +4,13 @@ from pathlib import Path
 import pytest
 
 from kapelle.cli.output import internal_error, show_error, wants_json
-from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound, class_of
+from kapelle.domain.errors import (
+    InvalidInput,
+    KapelleError,
+    MergeConflict,
+    NotFound,
+    find_error_class,
+)
 
 
 def test_a_sentence_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,9 +40,9 @@ def test_json_is_recognised_before_parsing() -> None:
 
 
 def test_codes_lead_back_to_their_classes() -> None:
-    assert class_of("merge_conflict") is MergeConflict
-    assert class_of("not_found") is NotFound
-    assert class_of("from_the_future") is KapelleError
+    assert find_error_class("merge_conflict") is MergeConflict
+    assert find_error_class("not_found") is NotFound
+    assert find_error_class("from_the_future") is KapelleError
 
 
 def test_an_unforeseen_error_is_written_down(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of, schemas, spelled
 from kapelle.cli.start import Starter
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, format_problems
 from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
 
@@ -32,7 +32,7 @@ def spec_of(line: str) -> dict[str, Any]:
         try:
             PATTERNS[name].model_validate(spec)
         except ValidationError as error:
-            raise InvalidInput(sentence(error)) from None
+            raise InvalidInput(format_problems(error)) from None
     return spec
 
 

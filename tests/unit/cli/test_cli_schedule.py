@@ -21,9 +21,9 @@ from kapelle.cli.schedules import firing_rows as history
 from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, format_problems
 from kapelle.domain.schedule import ScheduleSpec, ScheduleStatus
-from kapelle.domain.times import typed_duration
+from kapelle.domain.times import format_duration
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -172,7 +172,7 @@ def test_options_that_do_not_go_together(
         try:
             ScheduleSpec.model_validate(body)
         except ValidationError as error:
-            raise InvalidInput(sentence(error)) from None
+            raise InvalidInput(format_problems(error)) from None
 
     monkeypatch.setattr(DaemonConnection, "create", judge)
     with pytest.raises(InvalidInput) as caught:
@@ -405,7 +405,7 @@ def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     [(2, "2s"), (90, "1m30s"), (600, "10m"), (3600, "1h"), (90061.5, "1d1h1m1.5s"), (1.5, "1.5s")],
 )
 def test_intervals_are_shown_as_they_would_be_typed(seconds: float, shown: str) -> None:
-    assert typed_duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from kapelle.cli.commands import load
 from kapelle.cli.spec_options import spelled
 from kapelle.cli.start import Starter
 from kapelle.cli.tasks import forked
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, format_problems
 from kapelle.domain.specs import TaskSpec
 
 
@@ -159,7 +159,7 @@ def test_what_the_daemon_refuses_is_named_as_it_was_typed(arguments: list[str], 
     with pytest.raises(ValidationError) as invalid:
         TaskSpec.model_validate(spec)
     with pytest.raises(InvalidInput, match=words) as caught, spelled(Starter.of("run").options):
-        raise InvalidInput(sentence(invalid.value))
+        raise InvalidInput(format_problems(invalid.value))
     assert "secret" not in caught.value.message
 
 

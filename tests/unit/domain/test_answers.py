@@ -9,7 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from kapelle.domain.answers import UnreadableAnswer, find_json, instructions, read_answer
+from kapelle.domain.answers import (
+    UnreadableAnswer,
+    find_json,
+    format_answer_instructions,
+    read_answer,
+)
 
 FENCE = "```"
 
@@ -289,7 +294,7 @@ def schema_in(text: str) -> Any:
 
 
 def test_the_instructions_hold_one_compact_schema() -> None:
-    text = instructions(Plan)
+    text = format_answer_instructions(Plan)
     assert text.startswith("Answer with exactly one JSON object and nothing else")
     schema = schema_in(text)
     assert schema["properties"]["subgoals"]["items"]["required"] == ["title"]
@@ -299,11 +304,11 @@ def test_the_instructions_hold_one_compact_schema() -> None:
 
 
 def test_instructions_for_a_shape_that_holds_itself_keep_its_definition() -> None:
-    schema = schema_in(instructions(Tree))
+    schema = schema_in(format_answer_instructions(Tree))
     assert schema["$defs"]["Tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
 
 
 def test_instructions_for_a_schema_of_a_user() -> None:
-    assert "exactly one JSON array" in instructions({"type": "array", "title": "T"})
-    assert schema_in(instructions({"enum": [1, "ü"]})) == {"enum": [1, "ü"]}
-    assert "exactly one JSON value" in instructions({"enum": [1]})
+    assert "exactly one JSON array" in format_answer_instructions({"type": "array", "title": "T"})
+    assert schema_in(format_answer_instructions({"enum": [1, "ü"]})) == {"enum": [1, "ü"]}
+    assert "exactly one JSON value" in format_answer_instructions({"enum": [1]})

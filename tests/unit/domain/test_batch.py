@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.domain.batch import as_csv, as_markdown, read_items
+from kapelle.domain.batch import format_csv, format_markdown, read_items
 from kapelle.domain.errors import InvalidInput
 
 LIST = """# Tonight
@@ -68,15 +68,15 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES | _line, max_size=4))
 def test_no_line_of_a_prompt_becomes_a_field(lines: list[str]) -> None:
     items = [{"prompt": "\n".join(["Mend:", *lines])}, {"prompt": "two", "title": "a b"}]
-    assert read_items(as_markdown(items), "markdown") == items
+    assert read_items(format_markdown(items), "markdown") == items
     items[1]["title"] = "a\n  - check: b"
-    assert "checks" not in read_items(as_markdown(items), "markdown")[1]
+    assert "checks" not in read_items(format_markdown(items), "markdown")[1]
 
 
 @given(_items)
 def test_what_is_written_is_read_as_the_same(items: list[dict[str, object]]) -> None:
-    assert read_items(as_markdown(items), "markdown") == items
-    assert read_items(as_csv(items), "csv") == items
+    assert read_items(format_markdown(items), "markdown") == items
+    assert read_items(format_csv(items), "csv") == items
 
 
 @pytest.mark.parametrize(

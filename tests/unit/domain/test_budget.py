@@ -2,7 +2,7 @@
 
 import pytest
 
-from kapelle.domain.budget import NOTHING, BudgetLimits, Spent, left_usd
+from kapelle.domain.budget import NOTHING, BudgetLimits, Spent, subtract_usd
 from kapelle.domain.errors import LimitReached
 
 ALL = BudgetLimits(max_seconds=60, max_usd=0.1, max_agent_calls=2)
@@ -43,4 +43,4 @@ def test_calls_alone_do_not_end_what_is_at_work() -> None:
 
 
 def test_ten_times_a_cent_is_ten_cents() -> None:
-    assert left_usd(0.1, sum([0.01] * 10)) == 0
+    assert subtract_usd(0.1, sum([0.01] * 10)) == 0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.domain.ids import new_id
-from kapelle.domain.learning import Learning, LearningSpec, as_markdown, from_markdown
-from kapelle.domain.text import search_terms
+from kapelle.domain.learning import Learning, LearningSpec, format_markdown, parse_markdown
+from kapelle.domain.text import split_search_terms
 from kapelle.engine.processes.prompt import compose_prompt, fence
 
 _line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
@@ -32,12 +32,12 @@ def _learning(draw: Any) -> Learning:
 
 @given(st.lists(_learning(), max_size=4))
 def test_what_is_exported_is_imported_as_it_was(learnings: list[Learning]) -> None:
-    read = [Learning.model_validate(one) for one in from_markdown(as_markdown(learnings))]
+    read = [Learning.model_validate(one) for one in parse_markdown(format_markdown(learnings))]
     assert read == learnings
 
 
 def test_a_page_that_a_person_wrote_is_read() -> None:
-    assert from_markdown("# Ours\nhello\n\n## One\n\ntext\n\n### Inner\n\n## Two\nmore") == [
+    assert parse_markdown("# Ours\nhello\n\n## One\n\ntext\n\n### Inner\n\n## Two\nmore") == [
         {"title": "One", "content": "text\n\n### Inner"},
         {"title": "Two", "content": "more"},
     ]
@@ -66,8 +66,8 @@ def test_what_a_learning_orders_stays_between_the_marks() -> None:
 
 
 def test_everything_typed_is_words_unless_it_is_quoted() -> None:
-    assert search_terms('a AND "b c" NOT x:y* (near') == [
+    assert split_search_terms('a AND "b c" NOT x:y* (near') == [
         ["a"], ["and"], ["b", "c"], ["not"], ["x"], ["y"], ["near"]
     ]  # fmt: skip
-    assert search_terms('" unclosed') == [["unclosed"]]
-    assert search_terms("'\"'\" -- ;") == []
+    assert split_search_terms('" unclosed') == [["unclosed"]]
+    assert split_search_terms("'\"'\" -- ;") == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.environment import with_shell
-from kapelle.domain.environment import shell_of
+from kapelle.domain.environment import read_shell
 from kapelle.domain.specs import Shell
 from kapelle.engine.processes.environment import (
     Origin,
@@ -49,11 +49,14 @@ def test_of_a_shell_the_daemon_adds_only_what_is_needed_or_wanted() -> None:
 
 def test_a_client_tells_secrets_by_their_names_only(tmp_path: Path) -> None:
     environ = {"PATH": "/bin", "GITHUB_TOKEN": "t", "CONDA_TOKEN": "u", "_": "x", "BAD-NAME": "y"}
-    assert shell_of(environ) == {
+    assert read_shell(environ) == {
         "variables": {"PATH": "/bin"},
         "dropped": ["CONDA_TOKEN", "GITHUB_TOKEN"],
     }
-    assert shell_of(environ, ["GITHUB_TOKEN"])["variables"] == {"PATH": "/bin", "GITHUB_TOKEN": "t"}
+    assert read_shell(environ, ["GITHUB_TOKEN"])["variables"] == {
+        "PATH": "/bin",
+        "GITHUB_TOKEN": "t",
+    }
 
 
 def test_a_repository_does_not_get_secrets_by_a_prefix(

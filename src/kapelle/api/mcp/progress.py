@@ -18,7 +18,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.run import Run
 from kapelle.domain.states import FINAL, RUN_FINAL
 from kapelle.domain.task import Event, Task
-from kapelle.domain.text import titled
+from kapelle.domain.text import make_title
 from kapelle.patterns.registry import built_in
 from kapelle.service import Service
 
@@ -199,10 +199,10 @@ class Progress:
 
     async def _send_about(self, work: Task | Run, words: str) -> None:
         if len(self._works) > 1:
-            title = f"{titled(work.title, 60)}: "
+            title = f"{make_title(work.title, 60)}: "
         else:
             title = ""
-        self._message = titled(f"{title}{words}", _LONGEST)
+        self._message = make_title(f"{title}{words}", _LONGEST)
         await self._send(self._message)
 
     async def _send(self, message: str) -> None:

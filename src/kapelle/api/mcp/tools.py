@@ -18,7 +18,7 @@ from kapelle.api.parameters import Binding
 from kapelle.api.router import Router
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.text import did_you_mean
+from kapelle.domain.text import suggest_name
 from kapelle.patterns.registry import Pattern, built_in
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service import Service
@@ -164,7 +164,7 @@ class Tool:
         """Raise InvalidInput for the first argument that the tool does not have."""
         for name in arguments:
             if name not in self.arguments:
-                meant = did_you_mean(name, self.arguments)
+                meant = suggest_name(name, self.arguments)
                 others = ", ".join(sorted(self.arguments)) or "none"
                 raise InvalidInput(
                     f"{self.name} has no argument {name!r}.",
@@ -199,7 +199,7 @@ class Tools:
         if (tool := self.by_name.get(name)) is not None:
             return tool
         known = [one.name for one in self.usable(owner=owner)]
-        hint = did_you_mean(name, known) or f"{TOOL_LIST} and tools/list name them."
+        hint = suggest_name(name, known) or f"{TOOL_LIST} and tools/list name them."
         raise InvalidInput(f"There is no tool {name}.", hint=hint)
 
     def usable(self, *, owner: bool) -> list[Tool]:

@@ -12,7 +12,6 @@ from kapelle.api.routes.logins import Logins
 from kapelle.api.routes.streams import Streams
 from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
-
 from kapelle.api.sse import STREAM
 
 _NOTHING = {"description": "Successful Response"}

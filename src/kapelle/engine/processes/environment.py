@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.agents.base import AgentAdapter, AgentCommand, AgentRequest
-from kapelle.domain.environment import allowed, fitting
+from kapelle.domain.environment import match_names, select_allowed
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import Shell
 from kapelle.engine.processes.output import SideLog
@@ -81,9 +81,9 @@ def select_variables(
 ) -> dict[str, str]:
     """Return the variables to pass on: those of the shell if there is one, else the daemon's."""
     if shell is None:
-        return {name: environ[name] for name in allowed(environ, allowed_names)}
-    names = fitting(environ, [*_NEEDED, *allowed_names])
-    shell_names = allowed(shell.variables, allowed_names)
+        return {name: environ[name] for name in select_allowed(environ, allowed_names)}
+    names = match_names(environ, [*_NEEDED, *allowed_names])
+    shell_names = select_allowed(shell.variables, allowed_names)
     return {name: environ[name] for name in names} | {
         name: shell.variables[name] for name in shell_names
     }
@@ -98,7 +98,7 @@ def agent_environment(
     """Return an agent's variables, without those of its command and its task."""
     env = select_variables(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
     # A variable that the agent needs itself is passed on even if a pattern drops it.
-    dropped_names = fitting(env, agent.drops) - set(agent.passes)
+    dropped_names = match_names(env, agent.drops) - set(agent.passes)
     env = {name: value for name, value in env.items() if name not in dropped_names}
     return env | settings.environment.set | agent.settings.env
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from kapelle.domain.errors import LimitReached, Tampered
 from kapelle.domain.specs import CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.judges import (
     Judges,
@@ -46,7 +46,7 @@ from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import work_rows
+from kapelle.store.query import rows_of_work
 from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
@@ -94,7 +94,7 @@ class Subject:
         ],
     ) -> "Subject":
         """Read when the first agent began in this worktree, and return the subject."""
-        began = await place.parts.db.read(attempts.began_in, owner)
+        began = await place.parts.db.read(attempts.load_beginnings, owner)
         now = await place.parts.workspaces.moment(owner)
         # A recreated worktree has another inode, so earlier moments do not apply to it.
         moments = [FileSystemMoment(ns, inode) for ns, inode in began if inode == now.inode]
@@ -134,7 +134,7 @@ class Subject:
         The name is that of its process; changed are the files that changed while that ran.
         """
         examined = await self._examine(name, check, result, changed, policy)
-        row = await self.parts.db.read(work_rows(self.owner).row, self.owner)
+        row = await self.parts.db.read(rows_of_work(self.owner).row, self.owner)
         # The name of a file may hold a secret as well as its content.
         texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
         known = self.parts.secrets_of(row, [self.place.owner])
@@ -187,7 +187,7 @@ class Subject:
             return result
         proof = (
             f"It passes only with files that git ignores and that were written during the work: "
-            f"{counted_files(left)}. If it needs them, let workspace.setup make them."
+            f"{format_files(left)}. If it needs them, let workspace.setup make them."
         )
         return _doubt(again, proof, passes_only_with=left)
 
@@ -313,7 +313,7 @@ class Subject:
         judges = await self._judges(command, files)
         key = await asyncio.to_thread(self._key, judges, files)
         earlier_key = await asyncio.to_thread(self._key, judges, before)
-        remembered_proof = await parts.db.read(attempts.known_proof, key)
+        remembered_proof = await parts.db.read(attempts.find_proof, key)
 
         async def run(what: str, content: CopyContent, limit_s: float) -> ProcessEnd:
             return await self._run_in_copy(f"{name}/{what}", command, content, limit_s)
@@ -346,13 +346,13 @@ class Subject:
             at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
             proof = f"{finding.observed or finding.proof} Remembered from {self.owner}, {at}."
             digests = {key} | {_file_key(key, paths) for paths in finding.noticed}
-            await parts.db.write(attempts.remember_proof, sorted(digests), finding.proved, proof)
+            await parts.db.write(attempts.store_proof, sorted(digests), finding.proved, proof)
         return finding
 
     async def _recall(self, key: str, trial: Trial, changed_paths: list[str]) -> "ProofMemory":
         """Return the memory of which changed files a check has noticed before."""
         read = self.parts.db.read
-        remembered_proof = await read(attempts.known_proof, key)
+        remembered_proof = await read(attempts.find_proof, key)
         if remembered_proof is None or not remembered_proof["proved"]:
             return ProofMemory()
         decisive = trial.decisive(changed_paths)
@@ -363,7 +363,7 @@ class Subject:
             for path in existing:
                 groups[_file_key(key, [path])] = [path]
         proofs = dict[str, str]()
-        for row in await read(attempts.known_proofs, sorted(groups)):
+        for row in await read(attempts.list_proofs, sorted(groups)):
             for path in groups[row["digest"]]:
                 proofs[path] = row["proof"]
         return ProofMemory(remembered_proof["proof"], decisive, proofs)
@@ -499,7 +499,7 @@ def _is_foreign(entry: str | None) -> bool:
 
 
 def _doubt_changed_files(result: CheckResult, paths: list[str]) -> CheckResult:
-    proof = f"While it ran {counted_files(paths)} changed: it may not have seen the commit."
+    proof = f"While it ran {format_files(paths)} changed: it may not have seen the commit."
     return _doubt(result, proof, changed_meanwhile=paths)
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from kapelle.domain.errors import Conflict, WorkspaceError
 from kapelle.domain.specs import CheckSpec
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.engine.processes.judges import Judges, is_test
 from kapelle.runner.process_dir import ProcessEnd
 
@@ -126,10 +126,10 @@ class Trial:
             kind = "tests"
         else:
             kind = "tests or settings"
-        proof = f"It passes only with {kind} changed by this work: {counted_files(suspicious)}."
+        proof = f"It passes only with {kind} changed by this work: {format_files(suspicious)}."
         if fault is not None:
             # The work itself may cause the failure in a copy.
-            names = counted_files(suspicious)
+            names = format_files(suspicious)
             proof = f"This work changed {kind} that decide about it: {names}. {fault}"
         return TrialFinding(False, proof, passes_only_with=suspicious)
 
@@ -151,7 +151,7 @@ class Trial:
         """
         files = self.decisive(changed)
         if not files:
-            proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
+            proof = f"Not proved: all that was done is to remove {format_files(changed)}."
             if changed:
                 return TrialFinding(None, proof)
             return None
@@ -181,7 +181,7 @@ class Trial:
             return TrialFinding(None, f"Not proved: {error}")
         # A failure with garbage in its own settings proves nothing about other work.
         is_lasting = bool(fresh) and not all(map(self.judges.is_beside, files))
-        observed = f"It fails where {counted_files(fresh)} {state}." if fresh else ""
+        observed = f"It fails where {format_files(fresh)} {state}." if fresh else ""
         proof = " ".join(filter(None, (observed, join_proofs(seen[path] for path in earlier))))
         groups = [[path] for path in alone]
         # The check may have noticed any file of a group, so only the same group counts again.
@@ -215,8 +215,8 @@ class Trial:
         notices_others = any(path in self.before for path in noticed)
         if notices_others and not await self._reverted_passes("base", changed):
             return None
-        names = counted_files(existing)
-        others = counted_files(noticed)
+        names = format_files(existing)
+        others = format_files(noticed)
         proof = (
             f"It does not look at {names} any more, which it did before this work: see {others}."
         )
@@ -286,7 +286,7 @@ def join_proofs(proofs: Iterable[str]) -> str:
 
 
 def _blind(files: list[str], *, is_garbled: bool) -> TrialFinding:
-    names = counted_files(files)
+    names = format_files(files)
     if not is_garbled:
         return TrialFinding(
             None, f"Not proved: it passes as well where {names} is as it was before."

@@ -31,7 +31,7 @@ from kapelle.runner.redaction import redact
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.processes import Announce
-from kapelle.store.query import workspace_of
+from kapelle.store.query import read_workspace
 from kapelle.workspaces import working_directory
 
 
@@ -154,7 +154,7 @@ class CommandContext(GitContext):
         else:
             diff = await self._parts.workspaces.diff(self._owner)
         if diff.files:
-            run = await self._parts.db.read(runs.row, self.run_id)
+            run = await self._parts.db.read(runs.load_row, self.run_id)
             stat = redact(diff.stat.encode(), self._parts.secrets_of(run))
             text = stat.decode("utf-8", "replace")[-MAX_OUTPUT:]
         else:
@@ -191,7 +191,7 @@ class CommandContext(GitContext):
         else:
             limit_s = max(0.1, min(timeout_s, left))
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
-        stop = partial(runs.end_requested, run_id=self.run_id)
+        stop = partial(runs.find_end_reason, run_id=self.run_id)
         tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
         ended = await with_retries(self._parts.execute)(self.run_id, name, launch, stop, tell)
         if ended.ended_by == "timeout":
@@ -204,13 +204,13 @@ class CommandContext(GitContext):
     ) -> tuple[Workspace, ProcessLocation]:
         """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
-            row = await self._parts.db.read(tasks.row, task)
-            workspace = workspace_of(row)
+            row = await self._parts.db.read(tasks.load_row, task)
+            workspace = read_workspace(row)
             directory = Path(row["directory"])
         else:
             await restore_deleted(self._parts, self._owner)
-            run = await self._parts.db.read(runs.row, self._owner)
-            workspace = workspace_of(run)
+            run = await self._parts.db.read(runs.load_row, self._owner)
+            workspace = read_workspace(run)
             directory = Path(self.spec.directory)
         settings = self._parts.work_settings(self.spec.directory)
         settings = settings.on_path(search_path_of(self.spec.shell))

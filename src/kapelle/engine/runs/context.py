@@ -17,7 +17,7 @@ from kapelle.domain.note import MAX_VALUE, NoteSpec
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind, WorkSpec
 from kapelle.domain.states import FINAL
-from kapelle.domain.text import titled, writable
+from kapelle.domain.text import make_storable, make_title
 from kapelle.engine.children import NoRoom, require_room
 from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import CommandContext
@@ -77,7 +77,7 @@ class DurableContext(CommandContext):
 
     async def _child(self, step: StepRequest, *, may_ask: bool = True, patient: bool = True) -> str:
         """The task or run that a step has started, once it has ended."""
-        child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
+        child_id = await self._parts.db.read(steps.load_subject, self.run_id, step.position)
         await self._control.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
@@ -106,11 +106,11 @@ class DurableContext(CommandContext):
         # A model belongs to the agent that it was named with.
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
-        told = {"prompt": writable(prompt)}
+        told = {"prompt": make_storable(prompt)}
         if asked.get("browser"):
             asked["browser"] = self._parts.settings(run.directory).browser.enabled
         if title := asked.get("title"):
-            told["title"] = titled(str(title))
+            told["title"] = make_title(str(title))
         try:
             return TaskSpec.model_validate({**inherited, **asked, **told, **own})
         except ValidationError as error:
@@ -126,7 +126,7 @@ class DurableContext(CommandContext):
         def also(connection: Connection, task_id: str) -> None:
             self._journal.store(connection, replace(step, label=spec.display_title), task_id)
             self._control.require_call(connection)
-            if shared is not None and tasks.others_in(connection, shared, task_id):
+            if shared is not None and tasks.has_others_in(connection, shared, task_id):
                 raise InvalidInput(
                     "Tasks that share the run's workspace work one after another.",
                     hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
@@ -233,7 +233,7 @@ class DurableContext(CommandContext):
                 raise InvalidInput(text) from None
 
         def end(connection: Connection, _made: None) -> None:
-            known = runs.row(connection, self.run_id)["progress"]
+            known = runs.load_row(connection, self.run_id)["progress"]
             runs.update(connection, self.run_id, progress={**known, **facts})
             events.append(connection, "run.progress", self.run_id, **facts)
 
@@ -242,7 +242,7 @@ class DurableContext(CommandContext):
 
     async def note(self, key: str, value: str) -> None:
         try:
-            spec = NoteSpec(key=key, value=writable(value)[:MAX_VALUE], scope=self.run_id)
+            spec = NoteSpec(key=key, value=make_storable(value)[:MAX_VALUE], scope=self.run_id)
         except ValidationError as error:
             raise invalid_spec(error, "ctx.note: ") from None
 
@@ -252,7 +252,7 @@ class DurableContext(CommandContext):
         await self._journal.step(StepRequest("note", key, no_work, end=end, at_once=True))
 
     async def read_note(self, key: str) -> str | None:
-        read = partial(self._parts.db.read, notes.of_people, self.run_id, key)
+        read = partial(self._parts.db.read, notes.read_of_people, self.run_id, key)
         return await self._git_step("read_note", key, read)
 
     async def commit(self, message: str) -> str | None:
@@ -292,7 +292,7 @@ class DurableContext(CommandContext):
         runs.update(connection, self._owner, workspace_commit=commit)
 
     async def _branch(self) -> str:
-        run = await self._parts.db.glance(runs.row, self._owner)
+        run = await self._parts.db.glance(runs.load_row, self._owner)
         branch: str = run["workspace_branch"]
         return branch
 

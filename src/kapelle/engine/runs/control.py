@@ -10,9 +10,9 @@ from kapelle.domain.budget import (
     BudgetLimits,
     RemainingBudget,
     Spent,
-    left_usd,
-    limit_reason,
-    money_spent,
+    format_limit_reason,
+    format_money_limit,
+    subtract_usd,
 )
 from kapelle.domain.errors import Conflict, LimitReached, invalid_field
 from kapelle.domain.ids import is_id
@@ -29,7 +29,7 @@ from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
 from kapelle.store import attempts, children, deliveries, events, runs, steps
 from kapelle.store.database import Connection
-from kapelle.store.query import work_rows
+from kapelle.store.query import rows_of_work
 
 _LOOK_S = 1.0
 # Running agents tell what they used every few seconds.
@@ -104,12 +104,12 @@ class Control:
         elif self._paused:
             # It was resumed: the branch that left off is played again, with the rest.
             raise RunPaused
-        elif self.asked and self.asked - steps.unanswered(connection, self._run_id):
+        elif self.asked and self.asked - steps.find_unanswered(connection, self._run_id):
             raise RunSuspended  # it was answered: likewise
 
     def require_claim(self, connection: Connection) -> runs.Row:
         """The run's row; raises RunSuperseded if this execution has lost it."""
-        run = runs.row(connection, self._run_id)
+        run = runs.load_row(connection, self._run_id)
         if self._claim is not None and not self._claim.holds(run):
             raise RunSuperseded
         return run
@@ -130,7 +130,7 @@ class Control:
         spent = runs.get(connection, self._run_id).spent
         if self._budget.max_agent_calls is None:
             return spent
-        return spent.model_copy(update={"agent_calls": runs.calls(connection, self._run_id)})
+        return spent.model_copy(update={"agent_calls": runs.count_calls(connection, self._run_id)})
 
     def require_call(self, connection: Connection, *, one_more: bool = False) -> None:
         """Raise LimitReached if a task that was just stored, or one more to come, is too many.
@@ -138,22 +138,22 @@ class Control:
         Counted in its own transaction, for branches may begin theirs at the same time, and for
         the runs around this one as well.
         """
-        limit = runs.calls_limit(connection, self._run_id, one_more=one_more)
+        limit = runs.find_call_limit(connection, self._run_id, one_more=one_more)
         if limit is not None:
             raise LimitReached(limit)
 
     async def require_time_and_money(self) -> RemainingBudget:
         """What is left; LimitReached when that is nothing of what runs out while one waits."""
         left = self._budget.require(await self._parts.db.glance(self._spent))
-        if not await self._parts.db.glance(children.in_tree, self._run_id):
+        if not await self._parts.db.glance(children.is_in_tree, self._run_id):
             return left
         # What else the task spends that asked for the run is spent of the same budget.
         of_root = self._parts.settings().children.budget_usd
-        found = await self._parts.db.read(children.tightest, self._run_id, of_root)
+        found = await self._parts.db.read(children.find_tightest_budget, self._run_id, of_root)
         if found is None:
             return left
-        if not (usd := left_usd(*found)):
-            raise LimitReached(money_spent(found[0]))
+        if not (usd := subtract_usd(*found)):
+            raise LimitReached(format_money_limit(found[0]))
         return left.model_copy(update={"usd": usd})
 
     async def _look_again_s(self) -> float:
@@ -170,7 +170,7 @@ class Control:
     async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
-        row = work_rows(child_id).row
+        row = rows_of_work(child_id).row
         spent = False
         with self._parts.db.watch(child_id, self._run_id) as changed:
             while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:
@@ -187,7 +187,7 @@ class Control:
                 except LimitReached as error:
                     spent = True
                     limit = error.message
-                    cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+                    cause = StopCause(Stopper.LIMIT, format_limit_reason(limit), limit)
                     await end_child(self._parts, child_id, cause)
                 await changed.wait(_LONG_S if spent else await self._look_again_s())
         # As its row tells also after a restart.
@@ -217,10 +217,10 @@ def _cancel(
     connection: Connection, run_id: str, cause: StopCause, stop: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
-    family = runs.family(connection, run_id)
+    family = runs.list_family(connection, run_id)
     requests: list[actions.StopReason] = []
     if stop == "cancel":
-        below = children.below(connection, run_id)  # what its tasks asked for, too
+        below = children.list_descendants(connection, run_id)  # what its tasks asked for, too
         family = [run_id, *(one.id for one in below if is_id("run", one.id))]
         for one in below:
             if is_id("task", one.id) and one.status not in FINAL:
@@ -228,7 +228,7 @@ def _cancel(
                     requests.append(actions.cancel(connection, one.id, cause))
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
-        status = RunStatus(runs.row(connection, member)["status"])
+        status = RunStatus(runs.load_row(connection, member)["status"])
         if status in _AT_REST:
             runs.change(connection, member, RunStatus.CANCELLED, cause.reason, **cause.marks)
         elif status not in RUN_FINAL:
@@ -239,7 +239,7 @@ def _cancel(
 def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
     """End a run that cannot go on as failed, and all that it has started."""
     stops, _ = _cancel(connection, run_id, StopCause(Stopper.DAEMON, reason), "cancel")
-    if runs.row(connection, run_id)["status"] not in RUN_FINAL:
+    if runs.load_row(connection, run_id)["status"] not in RUN_FINAL:
         runs.change(connection, run_id, RunStatus.FAILED, reason)
     return stops
 
@@ -258,19 +258,19 @@ def _pause(
         raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
     if row["stop"] in END:
         raise Conflict(f"{run_id} is being cancelled.")
-    family = runs.family(connection, run_id)
+    family = runs.list_family(connection, run_id)
     for member in family:
-        status = RunStatus(runs.row(connection, member)["status"])
+        status = RunStatus(runs.load_row(connection, member)["status"])
         if status in {RunStatus.QUEUED, RunStatus.WAITING}:
             runs.change(connection, member, RunStatus.PAUSED, cause.reason, **cause.marks)
         elif status is RunStatus.RUNNING:
             _request_stop(connection, member, "pause", cause)
     requests = [
         actions.requeue(connection, task["id"], cause.by)
-        for task in (runs.open_tasks(connection, family) if now else ())
+        for task in (runs.list_open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
         if task["stop"] is None
-        and (task["status"] == TaskStatus.RUNNING or attempts.live(connection, task["id"]))
+        and (task["status"] == TaskStatus.RUNNING or attempts.find_open(connection, task["id"]))
     ]
     return [request for request in requests if request is not None]
 
@@ -284,8 +284,8 @@ def resume(connection: Connection, run_id: str) -> None:
         else:
             hint = None
         raise Conflict(f"{run_id} is not paused; it is {row['status']}.", hint=hint)
-    for member in runs.family(connection, run_id):
-        found = runs.row(connection, member)
+    for member in runs.list_family(connection, run_id):
+        found = runs.load_row(connection, member)
         if found["stop"] == "pause":
             runs.update(connection, member, stop=None, stopped_by=None, reason=None)
             events.append(connection, "run.resumed", member, title=found["title"])
@@ -298,7 +298,7 @@ def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]
 
     Its pattern is played again from the top: the steps that ended are told from the journal.
     """
-    row = runs.row(connection, run_id)
+    row = runs.load_row(connection, run_id)
     if row["status"] != RunStatus.FAILED or row["limit_reached"] != limit:
         hint = f"`kapelle status {run_id}` tells how it ended."
         raise Conflict(f"{run_id} has not ended at its limit of {limit}.", hint=hint)
@@ -315,7 +315,7 @@ def extend(connection: Connection, run_id: str, limit: str, spec: dict[str, Any]
 
 
 def _request_stop(connection: Connection, run_id: str, stop: str, cause: StopCause) -> None:
-    cause = cause.behind(runs.row(connection, run_id))
+    cause = cause.behind(runs.load_row(connection, run_id))
     runs.update(connection, run_id, stop=stop, reason=cause.reason, **cause.marks)
     if stop == "pause":
         kind = "run.pausing"
@@ -325,7 +325,7 @@ def _request_stop(connection: Connection, run_id: str, stop: str, cause: StopCau
 
 
 def _require_open(connection: Connection, run_id: str) -> runs.Row:
-    row = runs.row(connection, run_id)
+    row = runs.load_row(connection, run_id)
     if row["status"] in RUN_FINAL:
         raise Conflict(f"{run_id} is {row['status']} already.")
     return row
@@ -358,12 +358,12 @@ async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bo
 
 
 def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:
-    family = runs.family(connection, run_id)
+    family = runs.list_family(connection, run_id)
     if with_tasks:
-        inside = runs.open_tasks(connection, family)
+        inside = runs.list_open_tasks(connection, family)
     else:
         inside = []
-    return runs.still_open(connection, family[1:]) + inside
+    return runs.list_open(connection, family[1:]) + inside
 
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:

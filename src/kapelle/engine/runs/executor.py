@@ -24,7 +24,7 @@ from kapelle.domain.errors import (
     LimitReached,
     NotTrusted,
     Unavailable,
-    sentence,
+    format_problems,
 )
 from kapelle.domain.states import RUN_FINAL, RunStatus, Stopper
 from kapelle.engine.background import TRANSIENT_ERRORS, with_retries
@@ -102,8 +102,8 @@ class RunExecutor:
     async def admit(self) -> None:
         """Take up queued runs in order as far as there is room."""
         db = self._parts.db
-        room = self._parts.settings().limits.max_runs - await db.glance(runs.running_tops)
-        ready = await db.glance(runs.next_queued, room)
+        room = self._parts.settings().limits.max_runs - await db.glance(runs.count_running_tops)
+        ready = await db.glance(runs.list_queued, room)
         if ready:
             for execution in await db.write(_claim, ready, self._parts.performer):
                 failpoint("run_after_take_up")
@@ -111,7 +111,7 @@ class RunExecutor:
 
     async def sweep(self) -> None:
         """Find runs that should be under way and are not."""
-        running = await self._parts.db.glance(runs.executions, self._parts.performer)
+        running = await self._parts.db.glance(runs.list_executions, self._parts.performer)
         await self._performers.restart(running)
         if running:
             with suppress(OSError):  # a full disk
@@ -146,7 +146,7 @@ class RunExecutor:
         if not claim.holds(run):
             return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
-            await self._parts.db.write(runs.leave_out_downtime, run_id, self._last_alive)
+            await self._parts.db.write(runs.skip_downtime, run_id, self._last_alive)
         if await self._settled(run_id, claim, await self._verdict(run)):
             return True
         if (await self._row(run_id))["stop"] not in END:
@@ -168,7 +168,7 @@ class RunExecutor:
         return settled
 
     async def _row(self, run_id: str) -> runs.Row:
-        return await self._parts.db.glance(runs.row, run_id)
+        return await self._parts.db.glance(runs.load_row, run_id)
 
     async def _verdict(self, run: runs.Row) -> RunVerdict:
         try:
@@ -192,7 +192,7 @@ class RunExecutor:
 
     async def _prepare(self, run: runs.Row) -> RunVerdict:
         """Play the pattern, if its worktree is there and the daemon survives it."""
-        known = await self._parts.db.read(steps.of_run, run["id"])
+        known = await self._parts.db.read(steps.load_by_position, run["id"])
         try:
             self._parts.require_trust(run["directory"])
             await run_workspace(self._parts, run)
@@ -220,7 +220,7 @@ class RunExecutor:
             reason = f"{error.message} When its pattern is there again, resume it."
             return RunVerdict(RunStatus.PAUSED, reason)
         except ValidationError as error:
-            reason = f"The pattern's specification changed: {sentence(error)}."
+            reason = f"The pattern's specification changed: {format_problems(error)}."
             return RunVerdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
         claim = runs.RunClaim(self._parts.performer, run["executions"])
         budget = BudgetLimits(
@@ -352,7 +352,7 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
 def _claim(connection: Connection, ready: list[str], performer: str) -> list[str]:
     executions = []
     for run_id in ready:
-        run = runs.row(connection, run_id)
+        run = runs.load_row(connection, run_id)
         if run["status"] == RunStatus.QUEUED:
             number = run["executions"] + 1
             claim = {"executions": number, "performer": performer}
@@ -363,7 +363,7 @@ def _claim(connection: Connection, ready: list[str], performer: str) -> list[str
 
 def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: RunVerdict) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
-    row = runs.row(connection, run_id)
+    row = runs.load_row(connection, run_id)
     status = verdict.status
     if not claim.holds(row):
         return True
@@ -376,7 +376,7 @@ def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: 
         runs.change(connection, run_id, status, verdict.reason, **values)
         has_work = row["workspace_commit"] not in {None, row["workspace_base_commit"]}
         if verdict.unfinished and has_work:
-            deliveries.ask_draft(connection, run_id)
+            deliveries.request_draft(connection, run_id)
     # It rests, unless what it rests for was done in this very moment.
     elif row["stop"] == "pause":
         values = {"stop": None, "stopped_by": row["stopped_by"]}
@@ -384,8 +384,8 @@ def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: 
     elif status is RunStatus.PAUSED and verdict.reason is not None:
         values = {"stopped_by": Stopper.DAEMON}
         runs.change(connection, run_id, RunStatus.PAUSED, verdict.reason, **values)
-    elif status is RunStatus.WAITING and verdict.asked <= steps.unanswered(connection, run_id):
-        text = " · ".join(one.text for one in questions.unanswered(connection, [run_id]))
+    elif status is RunStatus.WAITING and verdict.asked <= steps.find_unanswered(connection, run_id):
+        text = " · ".join(one.text for one in questions.list_open(connection, [run_id]))
         runs.change(connection, run_id, RunStatus.WAITING, text, waiting_for="input")
     else:
         return False

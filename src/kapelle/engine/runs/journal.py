@@ -8,7 +8,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
+from kapelle.domain.errors import (
+    Conflict,
+    InvalidInput,
+    KapelleError,
+    Unavailable,
+    find_error_class,
+)
 from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import IN_ORDER, Control, RunInterrupted
@@ -117,7 +123,7 @@ class Journal:
     async def _look_again(self) -> None:
         """See how far the run has come, unless a person does not want it to wait any longer."""
         await with_retries(self._control.require)()
-        self._known = await with_retries(self._parts.db.read)(steps.of_run, self._run_id)
+        self._known = await with_retries(self._parts.db.read)(steps.load_by_position, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -247,7 +253,7 @@ class Journal:
     def note(self, connection: Connection, step: StepRequest, data: dict[str, Any]) -> None:
         """Keep what a step that goes on needs to know if it is made again."""
         self._control.require_claim(connection)
-        steps.remember(connection, self._run_id, step.position, data)
+        steps.update_data(connection, self._run_id, step.position, data)
 
     async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
         """The process of a step; that it is begun is stored before anything of it is there."""
@@ -371,6 +377,6 @@ def _remembered(entry: steps.Row) -> Any:
     if error is None:
         return entry["result"]
     # Of the same class as the first time, for the pattern may have caught it by that.
-    raised = class_of(error["code"])(error["message"], hint=error["hint"])
+    raised = find_error_class(error["code"])(error["message"], hint=error["hint"])
     raised.code = error["code"]
     raise raised

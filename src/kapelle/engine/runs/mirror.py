@@ -45,7 +45,7 @@ class RunMirror:
         while True:
             if self._seq is None:
                 self._seq = await self._left_off()
-            found, reached = await self._parts.db.read(events.of_runs, self._seq)
+            found, reached = await self._parts.db.read(events.list_of_runs, self._seq)
             for run_id in dict.fromkeys(run_id for run_id, _ in found):
                 with _guarded(self._parts.home.runs / run_id):
                     await self._mirror(run_id)
@@ -60,7 +60,7 @@ class RunMirror:
         await asyncio.sleep(_PAUSE_S)
 
     async def _left_off(self) -> int:
-        last = await self._parts.db.read(events.last_seq)
+        last = await self._parts.db.read(events.load_last_seq)
         with suppress(OSError, ValueError):
             return min(int(read_own(self._position)), last)
         return 0
@@ -76,7 +76,7 @@ class RunMirror:
     async def _since(self, run_id: str, last: int) -> list[Event]:
         """All that a file lacks, also what could not be written to it before."""
         found: list[Event] = []
-        while more := await self._parts.db.read(events.after, last, run_id=run_id):
+        while more := await self._parts.db.read(events.list_after, last, run_id=run_id):
             found += more
             last = more[-1].seq
         return found

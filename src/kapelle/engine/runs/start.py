@@ -21,7 +21,7 @@ from kapelle.engine.tasks.submit import ALONE, Also, Belonging, require_director
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
-from kapelle.store.query import unused_id
+from kapelle.store.query import make_unused_id
 from kapelle.workspaces import checkouts_around, repository_of
 
 _DEEPEST = 20
@@ -35,7 +35,7 @@ async def start(
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
     checked, _ = await submit.with_template(parts, checked)
-    run_id = await parts.db.glance(unused_id, "run")
+    run_id = await parts.db.glance(make_unused_id, "run")
     directory = os.path.normpath(checked.directory)
     values: dict[str, Any] = {
         "id": run_id,
@@ -128,14 +128,14 @@ def _title(spec: PatternSpec) -> str:
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:
     key = values["idempotency_key"]
     if key:
-        known = runs.by_idempotency_key(connection, key)
+        known = runs.find_by_key(connection, key)
     else:
         known = None
     if known is not None:
         if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
             raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
         return str(known["id"])
-    if runs.depth(connection, values["parent_id"]) >= _DEEPEST:
+    if runs.count_depth(connection, values["parent_id"]) >= _DEEPEST:
         raise InvalidInput(
             f"Runs are nested {_DEEPEST} deep.", hint="Does a pattern start itself without end?"
         )
@@ -148,7 +148,7 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -
             mode = "push"
         else:
             mode = deliver
-        deliveries.ask(connection, run_id, mode)
+        deliveries.request(connection, run_id, mode)
     if also is not None:
         also(connection, run_id)
     return run_id

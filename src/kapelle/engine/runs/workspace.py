@@ -7,15 +7,17 @@ from kapelle.domain.task import Workspace
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.environment import list_copies_and_links
 from kapelle.store import runs
-from kapelle.store.query import workspace_of
+from kapelle.store.query import read_workspace
 
 
 async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
     """Where a run works; a worktree is made when it is not there, and remembered."""
     if run["workspace_owner"] is not None:
-        return await run_workspace(parts, await parts.db.read(runs.row, run["workspace_owner"]))
+        return await run_workspace(
+            parts, await parts.db.read(runs.load_row, run["workspace_owner"])
+        )
     if run["workspace_kind"] != WorkspaceKind.WORKTREE:
-        return workspace_of(run)
+        return read_workspace(run)
     settings = parts.work_settings(run["directory"])
     made = await parts.workspaces.create(
         *(run["id"], Path(run["directory"]), run["spec"].get("base")),
@@ -30,6 +32,6 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
 
 async def restore_deleted(parts: Parts, owner: str) -> None:
     """Make the worktree of a run again, from its branch, where somebody deleted it meanwhile."""
-    run = await parts.db.glance(runs.row, owner)
+    run = await parts.db.glance(runs.load_row, owner)
     if run["workspace_branch"] is not None and not Path(run["workspace_path"]).is_dir():
         await run_workspace(parts, run)

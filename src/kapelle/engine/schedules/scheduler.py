@@ -65,7 +65,7 @@ class Scheduler:
         await self.tick()
         rest = max(_SHORTEST_PAUSE_S, (time.monotonic() - began) / _SHARE)
         await asyncio.sleep(min(rest, _LONGEST_PAUSE_S))
-        moment = await self._db.glance(schedules.next_moment)
+        moment = await self._db.glance(schedules.find_next_moment)
         if moment:
             left = (moment - self.clock()).total_seconds()
         else:
@@ -77,7 +77,7 @@ class Scheduler:
         async with self._lock:
             now = now or self.clock()
             await self._settle_all(now)
-            for schedule_id in await self._db.glance(schedules.needing_attention, now):
+            for schedule_id in await self._db.glance(schedules.list_needing_attention, now):
                 await self._advance(schedule_id, now)
             if time.monotonic() >= self._sweep_at:
                 # Secrets of schedules that a crash left behind.
@@ -113,14 +113,14 @@ class Scheduler:
 
     async def _settle_all(self, now: datetime) -> None:
         if not self._is_loaded:
-            rows = await self._db.read(schedules.unsettled_firings)
+            rows = await self._db.read(schedules.list_unsettled_firings)
             self._open = {(row["schedule_id"], row["slot"]) for row in rows}
             self._is_loaded = True
         for slot in sorted(self._open, key=itemgetter(1)):
             await self._settle(slot, now)
 
     async def _settle(self, slot: Slot, now: datetime) -> None:
-        firing = await self._db.glance(schedules.get_firing, *slot)
+        firing = await self._db.glance(schedules.find_firing, *slot)
         outcome = firing and firing["outcome"]
         if outcome == Outcome.HELD and await self._db.read(transitions.may_release, *slot, now):
             outcome = await self._db.write(transitions.release_slot, *slot, now)
@@ -163,10 +163,10 @@ class Scheduler:
         schedule_id, moment = slot
         # A crash may have come between the start and its record.
         key = transitions.key_of(schedule_id, moment)
-        earlier = await self._db.read(schedules.subject_of_key, key)
+        earlier = await self._db.read(schedules.find_subject, key)
         if earlier is not None:
             return earlier
-        schedule = await self._db.read(schedules.row, schedule_id)
+        schedule = await self._db.read(schedules.load_row, schedule_id)
         spec = self._secrets.whole(schedule_id, schedule["spec"])
         return await self._start_work(schedule["kind"], spec, key, schedule_id)
 
@@ -174,7 +174,7 @@ class Scheduler:
         """Delete the secrets of ended schedules without a starting slot."""
         if not schedule_ids:
             return
-        needed = await self._db.read(schedules.open_ones, schedule_ids)
+        needed = await self._db.read(schedules.filter_open, schedule_ids)
         needed |= {schedule_id for schedule_id, _ in self._open}
         for schedule_id in set(schedule_ids) - needed:
             self._secrets.forget(schedule_id)

@@ -20,8 +20,8 @@ def read_situation(
 
     but is a slot of this schedule that is being decided about, and is left out.
     """
-    schedule = schedules.row(connection, schedule_id)
-    open_firings = schedules.unsettled_firings(connection, schedule_id)
+    schedule = schedules.load_row(connection, schedule_id)
+    open_firings = schedules.list_unsettled_firings(connection, schedule_id)
     open_firings = [row for row in open_firings if row["slot"] != but]
     starting = sum(row["outcome"] == Outcome.STARTING for row in open_firings)
     leader = schedule["after"]
@@ -31,8 +31,8 @@ def read_situation(
         in_flight=_in_flight(connection, schedule_id, bool(starting)),
         has_held_slot=len(open_firings) > starting,
         starting=starting,
-        latest=schedules.latest_firing(connection, schedule_id),
-        last_slot=schedules.last_slot(connection, schedule_id),
+        latest=schedules.find_latest_firing(connection, schedule_id),
+        last_slot=schedules.find_last_slot(connection, schedule_id),
         leader=None if leader is None else _leader(connection, schedule, leader),
     )
 
@@ -41,19 +41,19 @@ def _leader(connection: Connection, schedule: ScheduleRow, leader_id: str) -> ru
     to_follow: list[datetime] = []
     if rules.trigger_of(schedule) == "after":
         since = schedule["created_at"]
-        to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
-    has_open_firings = bool(schedules.unsettled_firings(connection, leader_id))
+        to_follow = schedules.list_slots_to_follow(connection, schedule["id"], leader_id, since)
+    has_open_firings = bool(schedules.list_unsettled_firings(connection, leader_id))
     return rules.Leader(
         id=leader_id,
-        is_open=schedules.row(connection, leader_id)["status"] in OPEN,
+        is_open=schedules.load_row(connection, leader_id)["status"] in OPEN,
         in_flight=_in_flight(connection, leader_id, has_open_firings),
-        failure=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
+        failure=_failure(leader_id, schedules.find_latest_firing(connection, leader_id)),
         to_follow=tuple(to_follow),
     )
 
 
 def _in_flight(connection: Connection, schedule_id: str, has_open_firings: bool) -> str | None:
-    subjects = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    subjects = schedules.group_in_flight(connection, [schedule_id]).get(schedule_id, [])
     if subjects:
         return subjects[-1]
     if has_open_firings:
@@ -129,7 +129,7 @@ def record_start(
     connection: Connection, schedule_id: str, slot: datetime, subject: str, now: datetime
 ) -> None:
     """Store the work that a slot started; the schedule may be complete by that."""
-    schedule = schedules.row(connection, schedule_id)
+    schedule = schedules.load_row(connection, schedule_id)
     count = schedule["started"] + 1
     schedules.update(connection, schedule_id, started=count)
     _settle(connection, schedule, slot, Outcome.STARTED, subject=subject)
@@ -142,7 +142,7 @@ def record_failed_start(
     connection: Connection, schedule_id: str, slot: datetime, reason: str, now: datetime
 ) -> None:
     """Store why a slot could not start; the schedule goes on if it has further slots."""
-    schedule = schedules.row(connection, schedule_id)
+    schedule = schedules.load_row(connection, schedule_id)
     _settle(connection, schedule, slot, Outcome.FAILED, reason=reason)
     if _is_only(schedule, slot) or rules.trigger_of(schedule) == "every":
         problem = f"it could not start: {reason}"
@@ -162,11 +162,11 @@ def change_status(
     now: datetime,
 ) -> None:
     """Change the status of an open schedule; do nothing if it has ended meanwhile."""
-    present = schedules.row(connection, schedule["id"])
+    present = schedules.load_row(connection, schedule["id"])
     if present["status"] not in OPEN:
         return
     if status not in OPEN:
-        for firing in schedules.unsettled_firings(connection, schedule["id"]):
+        for firing in schedules.list_unsettled_firings(connection, schedule["id"]):
             if firing["outcome"] == Outcome.HELD:
                 facts = {"reason": "the schedule has ended"}
                 _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, **facts)
@@ -226,13 +226,15 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
                 status = ScheduleStatus.EXPIRED
                 reason = "its time passed while it was paused"
         case "every":
-            latest = schedules.latest_firing(connection, schedule_id)
+            latest = schedules.find_latest_firing(connection, schedule_id)
             is_cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
             next_at = now if is_cancelled else next_at
         case "after":
             since = schedule["created_at"]
             reason_to_skip = "the schedule was paused"
-            for slot in schedules.to_follow(connection, schedule_id, schedule["after"], since):
+            for slot in schedules.list_slots_to_follow(
+                connection, schedule_id, schedule["after"], since
+            ):
                 what = (schedule_id, slot, Outcome.SKIPPED, now, reason_to_skip)
                 schedules.record_firing(connection, *what)
     schedules.change(connection, schedule, status, reason, now, next_at=next_at)
@@ -240,15 +242,15 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
 
 def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datetime) -> list[str]:
     """End a schedule, and return the work to cancel with it, also if it has ended already."""
-    schedule = schedules.row(connection, schedule_id)
-    in_flight = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    schedule = schedules.load_row(connection, schedule_id)
+    in_flight = schedules.group_in_flight(connection, [schedule_id]).get(schedule_id, [])
     if schedule["status"] not in OPEN and not (with_work and in_flight):
         raise Conflict(f"{schedule_id} is {schedule['status']} already.")
     _settle_all(connection, schedule, "the schedule was cancelled", now)
     change_status(connection, schedule, ScheduleStatus.CANCELLED, "cancelled by a person", now)
     if not with_work:
         return []
-    return schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    return schedules.group_in_flight(connection, [schedule_id]).get(schedule_id, [])
 
 
 def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime:
@@ -275,7 +277,7 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
 
 
 def _require_open(connection: Connection, schedule_id: str, verb: str) -> schedules.Row:
-    schedule = schedules.row(connection, schedule_id)
+    schedule = schedules.load_row(connection, schedule_id)
     if schedule["status"] not in OPEN:
         raise Conflict(
             f"{schedule_id} is {schedule['status']} and cannot be {verb}.",
@@ -286,9 +288,9 @@ def _require_open(connection: Connection, schedule_id: str, verb: str) -> schedu
 
 def _settle_all(connection: Connection, schedule: ScheduleRow, reason: str, now: datetime) -> None:
     """Close every open slot: record its start if there is one, else skip the slot."""
-    for firing in schedules.unsettled_firings(connection, schedule["id"]):
+    for firing in schedules.list_unsettled_firings(connection, schedule["id"]):
         key = key_of(schedule["id"], firing["slot"])
-        subject = schedules.subject_of_key(connection, key)
+        subject = schedules.find_subject(connection, key)
         if firing["outcome"] == Outcome.STARTING and subject is not None:
             record_start(connection, schedule["id"], firing["slot"], subject, now)
         else:

@@ -101,7 +101,7 @@ def choose_agent(
 
 def list_failed_agents(connection: Connection, task_id: str) -> set[str]:
     """Return the agents whose last attempt at this task failed so that another should take over."""
-    last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
+    last = {row["agent"]: row["failure"] for row in attempts.list_rows(connection, task_id)}
     ends = {agent: POLICIES[FailureClass(failure)] for agent, failure in last.items() if failure}
     # A rate-limited agent may work again as soon as the pause of its account has ended.
     waits = FailureResponse.WAIT_FOR_RESET

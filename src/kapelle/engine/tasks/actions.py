@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.ids import kind_of
+from kapelle.domain.ids import read_kind
 from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, StopCause, Stopper, TaskStatus
@@ -62,11 +62,11 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
 
 def cancel(connection: Connection, task_id: str, cause: StopCause) -> StopReason:
     """Cancel a task. Raises Conflict if it has ended."""
-    task = tasks.row(connection, task_id)
+    task = tasks.load_row(connection, task_id)
     status = TaskStatus(task["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
-    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
+    if status is TaskStatus.RUNNING or attempts.find_open(connection, task_id):
         return _stop(connection, task, "cancel", cause)
     tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
     return None
@@ -101,12 +101,12 @@ def resume(
         deliveries.update(connection, task_id, heard=heard)
     if merge:
         mode = "merge"
-    elif attempts.latest(connection, task_id):
+    elif attempts.find_latest(connection, task_id):
         mode = "resume"
     else:
         mode = "fresh"
     # A limit may have kept the agent from reading an earlier message.
-    message = _join(tasks.row(connection, task_id)["next_message"], message)
+    message = _join(tasks.load_row(connection, task_id)["next_message"], message)
     tasks.enqueue_again(
         connection,
         task_id,
@@ -132,8 +132,8 @@ def say(connection: Connection, task_id: str, text: str, author: str) -> tuple[s
 
     Returns its id and the running attempt that may read it; None if the next attempt will.
     """
-    task = tasks.row(connection, task_id)
-    attempt = attempts.live(connection, task_id)
+    task = tasks.load_row(connection, task_id)
+    attempt = attempts.find_open(connection, task_id)
     attempt_id = None
     if attempt:
         attempt_id = attempt["id"]
@@ -177,18 +177,18 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
 
     The request of a person outweighs a limit without a known end, or with a distant one.
     """
-    if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
+    if tasks.load_row(connection, task_id)["waiting_for"] == "rate_limit":
         for account in of_agents:
             accounts.release(connection, account)
         # The request itself moves this task next, and would refuse a task that is queued already.
-        tasks.wake(connection, "rate_limit", datetime.now(UTC), but=task_id)
+        tasks.wake_waiting(connection, "rate_limit", datetime.now(UTC), but=task_id)
 
 
 def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) -> StopReason:
     """Queue a task again from the present state of its base; a running attempt is stopped first."""
-    task = tasks.row(connection, task_id)
+    task = tasks.load_row(connection, task_id)
     status = TaskStatus(task["status"])
-    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
+    if status is TaskStatus.RUNNING or attempts.find_open(connection, task_id):
         return _stop(connection, task, "requeue", StopCause(by, "requeued by a person"))
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
@@ -201,13 +201,13 @@ def requeue(connection: Connection, task_id: str, by: Stopper = Stopper.PERSON) 
 
 def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> StopReason:
     """Replace the dependencies of a task that has not started."""
-    task = tasks.row(connection, task_id)
+    task = tasks.load_row(connection, task_id)
     status = TaskStatus(task["status"])
     if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
         raise Conflict(f"{task_id} is {status}; its dependencies can no longer be changed.")
     others = [tasks.resolve(connection, text) for text in depends_on]
     for other in others:
-        tasks.row(connection, other)
+        tasks.load_row(connection, other)
     tasks.replace_dependencies(connection, task_id, others)
     if status is TaskStatus.QUEUED:
         tasks.move(connection, task, TaskStatus.BLOCKED)
@@ -218,14 +218,14 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
 def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
     """Store that a task or run was merged or archived, in the row and in the history."""
     update_work(connection, work.id, **{f"{change}_at": datetime.now(UTC)})
-    events.append(connection, f"{kind_of(work.id)}.{change}", work.id, **data)
+    events.append(connection, f"{read_kind(work.id)}.{change}", work.id, **data)
 
 
 def mark(connection: Connection, work_id: str, values: dict[str, datetime | None]) -> None:
     """Store the marks of a person on a task or run. A look at it is not worth an event."""
     update_work(connection, work_id, **values)
     if changes := {name: at and at.isoformat() for name, at in values.items() if name != "seen_at"}:
-        events.append(connection, f"{kind_of(work_id)}.marked", work_id, **changes)
+        events.append(connection, f"{read_kind(work_id)}.marked", work_id, **changes)
 
 
 def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
@@ -236,13 +236,13 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
     work = get(connection, text)
     if work.status not in FINAL | RUN_FINAL:
         raise Conflict(
-            f"{work.id} is {work.status}; only an ended {kind_of(work.id)} can be archived.",
+            f"{work.id} is {work.status}; only an ended {read_kind(work.id)} can be archived.",
             hint=f"kapelle cancel {work.id} ends it.",
         )
     family: list[str] = []
     if isinstance(work, Run):
-        family = runs.family(connection, work.id)
-    if open_rows := runs.open_tasks(connection, family):
+        family = runs.list_family(connection, work.id)
+    if open_rows := runs.list_open_tasks(connection, family):
         task_id = open_rows[0]["id"]
         raise Conflict(
             f"{task_id} of {work.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
@@ -254,7 +254,7 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
 
 def require_ended(connection: Connection, task_id: str, verb: str) -> None:
     """Raise Conflict unless a task has ended, or waits, and may run again in its workspace."""
-    task = tasks.row(connection, task_id)
+    task = tasks.load_row(connection, task_id)
     if task["archived_at"] is not None:
         raise Conflict(
             f"{task_id} is archived and cannot be {verb}.",
@@ -269,7 +269,7 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
             f"it cannot be {verb}.",
             hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
         )
-    if attempts.live(connection, task_id) and status is TaskStatus.WAITING:
+    if attempts.find_open(connection, task_id) and status is TaskStatus.WAITING:
         raise Conflict(
             f"{task_id} and its agent wait for an answer; it cannot be {verb}.",
             hint=f'kapelle answer {task_id} "…"',
@@ -288,7 +288,7 @@ def _stop(connection: Connection, task: Row, stop: str, cause: StopCause) -> Sto
     tasks.update(connection, task_id, stop=stop, reason=cause.reason, **cause.marks)
     facts = {"reason": cause.reason, "stopped_by": cause.by}
     events.append(connection, "task.stopping", task_id, **facts)
-    running = attempts.latest(connection, task_id)
+    running = attempts.find_latest(connection, task_id)
     if running is None:
         return None
     return (running["id"], stop)

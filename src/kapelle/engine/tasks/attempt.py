@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound, NotTrusted
-from kapelle.domain.ids import attempt_token
+from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
@@ -28,7 +28,7 @@ from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, workspace_of
+from kapelle.store.query import Row, read_workspace
 from kapelle.workspaces import Diff, working_directory
 
 P = ParamSpec("P")
@@ -58,7 +58,9 @@ class ActiveAttempt:
         self.row = row
         self.task = task
         self.id: str = row["id"]
-        self.token = attempt_token(parts.secret, self.id)  # authenticates its agent to the daemon
+        self.token = make_attempt_token(
+            parts.secret, self.id
+        )  # authenticates its agent to the daemon
         self.task_id: str = task["id"]
         self.number: int = row["number"]
         self.mode: str = row["mode"]
@@ -77,7 +79,7 @@ class ActiveAttempt:
         self.files = parts.home.files / self.id
         self.serving: asyncio.Future[ProcessEnd] | None = None
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
-        self.counted_usage = attempts.usage_of(row)  # usage that was counted while the agent ran
+        self.counted_usage = attempts.read_usage(row)  # usage that was counted while the agent ran
 
     @classmethod
     async def load(cls, parts: Parts, attempt_id: str) -> "ActiveAttempt":
@@ -85,7 +87,7 @@ class ActiveAttempt:
         (row, task), process_rows = await parts.db.glance(
             lambda connection: (
                 load_claim(connection, attempt_id, parts.performer),
-                processes.of_owner(connection, attempt_id),
+                processes.load_by_name(connection, attempt_id),
             )
         )
         try:
@@ -122,7 +124,7 @@ class ActiveAttempt:
 
     @property
     def workspace(self) -> Workspace:
-        return workspace_of(self.task)
+        return read_workspace(self.task)
 
     @property
     def place(self) -> ProcessLocation:
@@ -206,7 +208,7 @@ class ActiveAttempt:
         """Record a warning once, in the row and in the history."""
 
         def warn(connection: Connection) -> None:
-            if attempts.warn(connection, self.id, what, text):
+            if attempts.add_warning(connection, self.id, what, text):
                 about = {"what": what, "text": text}
                 events.append(connection, "attempt.warning", self.task_id, self.id, **about)
 
@@ -258,7 +260,7 @@ class ActiveAttempt:
 
 def require_claim(connection: Connection, attempt_id: str, performer: str) -> Row:
     """Return the claim row. Raises ClaimLost if it has ended or another performer has it."""
-    claim = attempts.claim(connection, attempt_id)
+    claim = attempts.find_claim(connection, attempt_id)
     if not claim or (claim["status"], claim["performer"]) != (AttemptStatus.RUNNING, performer):
         raise ClaimLost(attempt_id)
     return claim
@@ -266,10 +268,10 @@ def require_claim(connection: Connection, attempt_id: str, performer: str) -> Ro
 
 def load_claim(connection: Connection, attempt_id: str, performer: str) -> tuple[Row, Row]:
     """Return the rows of an attempt and its task. Raises ClaimLost."""
-    row = attempts.row(connection, attempt_id)
+    row = attempts.load_row(connection, attempt_id)
     if row["status"] != AttemptStatus.RUNNING or row["performer"] != performer:
         raise ClaimLost(attempt_id)
-    return row, tasks.row(connection, row["task_id"])
+    return row, tasks.load_row(connection, row["task_id"])
 
 
 def is_started(process_dir: Path) -> bool:

@@ -12,7 +12,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
-from kapelle.domain.text import search_terms
+from kapelle.domain.text import split_search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.container import INSTRUCTIONS
 from kapelle.engine.processes.prompt import (
@@ -111,16 +111,16 @@ async def _memory(attempt: ActiveAttempt) -> list[Learning]:
     task = attempt.task
     remaining = attempt.settings.knowledge.prompt_tokens * _LETTERS_A_TOKEN
     if remaining and parts.has_learnings is None:
-        has_learnings = await parts.db.glance(learnings.is_any)
+        has_learnings = await parts.db.glance(learnings.has_any)
         # Another attempt may have found the first learning meanwhile.
         parts.has_learnings = parts.has_learnings or has_learnings
     if not remaining or not parts.has_learnings:
         return []
-    words = [term for term in search_terms(task["prompt"]) if len(term[0]) > 2]
+    words = [term for term in split_search_terms(task["prompt"]) if len(term[0]) > 2]
     terms = {term[0]: term for term in words if term[0] not in _COMMON}
     query_terms = list(terms.values())[:_MOST_TERMS]
     memory = []
-    for learning in await parts.db.read(learnings.relevant, query_terms, project_of(task)):
+    for learning in await parts.db.read(learnings.list_relevant, query_terms, project_of(task)):
         if (letters := len(format_learning(learning))) <= remaining:
             memory.append(learning)
             remaining -= letters
@@ -146,7 +146,7 @@ async def earlier_attempt(
         attempt for attempt in ended_attempts if attempt.failure not in _WITHOUT_WORK
     ]
     last = next(reversed(attempts_with_work or ended_attempts), None)
-    checks = await parts.db.read(attempts.checks_of, [last.id] if last else [])
+    checks = await parts.db.read(attempts.group_checks, [last.id] if last else [])
     results = chain.from_iterable(checks.values())
     failed_checks = [check for check in results if not check.passed]
     diffstat = None

@@ -86,7 +86,7 @@ async def consulting_usage(attempt: ActiveAttempt) -> list[Usage | None]:
     # Without a process beside the agent, nobody was asked.
     if len(attempt.processes) < 2:
         return usages
-    rows = await attempt.parts.db.read(processes.of_owner, attempt.id)
+    rows = await attempt.parts.db.read(processes.load_by_name, attempt.id)
     judges = {_DIFFICULTY: settings.difficulty.agent, _DIAGNOSIS: settings.roles.judge}
     for name, judge in judges.items():
         with suppress(KapelleError):  # the agent is no longer configured

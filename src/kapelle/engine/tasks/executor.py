@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kapelle.agents.base import AgentAdapter, AgentRequest
-from kapelle.domain.budget import money_spent
+from kapelle.domain.budget import format_money_limit
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
@@ -110,7 +110,7 @@ async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLi
     """Return the launch of an agent. Raises if the agent is not set up or no budget remains."""
     parts = attempt.parts
     if limits.budget_left_usd == 0:
-        raise LimitReached(money_spent(limits.budget_usd or 0))
+        raise LimitReached(format_money_limit(limits.budget_usd or 0))
     place = attempt.agent_place
     await begin_container(parts, attempt.settings, place.origin.worktree)
     place = replace(

@@ -180,7 +180,7 @@ async def _share_worktree(attempt: ActiveAttempt) -> None:
             f"{owner} has continued in the worktree that it shared with {attempt.task_id}.",
             hint="Start a new run, or a task that continues from this one.",
         )
-    workspace = await run_workspace(parts, await parts.db.read(runs.row, owner))
+    workspace = await run_workspace(parts, await parts.db.read(runs.load_row, owner))
     failpoint("prepare_after_workspace")
     # A requeued task starts there too, not at its own end.
     start = task["requested_base"] or await parts.workspaces.tip(owner)
@@ -211,8 +211,8 @@ async def _remember_content(attempt: ActiveAttempt) -> None:
 async def _was_set_up(attempt: ActiveAttempt) -> bool:
     """Return whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
-    earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
-    return await parts.db.read(processes.succeeded, earlier, _SETUP)
+    earlier = await parts.db.read(attempts.list_in_workspace, attempt.owner)
+    return await parts.db.read(processes.has_succeeded, earlier, _SETUP)
 
 
 async def _set_up(attempt: ActiveAttempt, command: str) -> None:
@@ -227,4 +227,4 @@ async def _set_up(attempt: ActiveAttempt, command: str) -> None:
         how = end.describe_end(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}):\n{output}")
     # Only a noted success keeps later attempts from setting up again.
-    await attempt.write(processes.note_success, attempt.id, _SETUP)
+    await attempt.write(processes.record_success, attempt.id, _SETUP)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from kapelle.domain.budget import limit_reason
+from kapelle.domain.budget import format_limit_reason
 from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
@@ -39,7 +39,7 @@ from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import LimitsSettings, default_max_attempts
 from kapelle.store import accounts, attempts, children, events, messages, questions, runs, tasks
-from kapelle.store.database import Connection, about
+from kapelle.store.database import Connection, notify_watches
 
 _log = logging.getLogger("kapelle.queue")
 _MB = 1_000_000
@@ -123,18 +123,18 @@ def begin_attempts(
     first of them.
     """
     now = datetime.now(UTC)
-    pauses = accounts.paused(connection, now)
-    ended_limits = accounts.on_trial(connection, now)
+    pauses = accounts.load_pauses(connection, now)
+    ended_limits = accounts.load_trials(connection, now)
     attempt_ids = []
     for task_id, among in ready:
-        task = tasks.row(connection, task_id)
-        if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
+        task = tasks.load_row(connection, task_id)
+        if task["status"] != TaskStatus.QUEUED or tasks.is_held_by_run(connection, task):
             continue
         if task["not_before"] is not None and task["not_before"] > now:
             continue  # postponed together with an earlier task
-        limit = runs.calls_limit(connection, task["run_id"], one_more=True)
+        limit = runs.find_call_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
-            cause = StopCause(Stopper.LIMIT, limit_reason(limit), limit)
+            cause = StopCause(Stopper.LIMIT, format_limit_reason(limit), limit)
             tasks.move(connection, task, TaskStatus.CANCELLED, cause.reason, **cause.marks)
             continue
         if isinstance(among, NotTrusted):
@@ -147,12 +147,12 @@ def begin_attempts(
             _wait(connection, task, among, pauses)
         elif _is_on_trial(connection, candidate, ended_limits):
             soon = datetime.now(UTC) + _TRIED_AGAIN
-            tasks.put_off(connection, task, now, not_before=soon, reason=_TRIED)
+            tasks.postpone(connection, task, now, not_before=soon, reason=_TRIED)
         elif _is_others_turn(connection, task, candidate, ended_limits, now):
             soon = datetime.now(UTC) + _TRIED_AGAIN
             tasks.update(connection, task_id, not_before=soon, reason=_TRIED)
             # The task whose turn it is may stand behind this one in the queue.
-            about(connection, [tasks.WOKEN])
+            notify_watches(connection, [tasks.WOKEN])
         else:
             attempt_ids.append(_begin(connection, task, candidate, performer))
     return attempt_ids
@@ -163,7 +163,9 @@ def _is_on_trial(
 ) -> bool:
     """Return whether another attempt is testing right now if a limit has ended."""
     of_account, of_model = candidate.limits
-    is_on_trial = partial(attempts.tried, connection, candidate.account, datetime.now(UTC) - _TRIAL)
+    is_on_trial = partial(
+        attempts.has_running_trial, connection, candidate.account, datetime.now(UTC) - _TRIAL
+    )
     return (of_account in ended_limits and is_on_trial(ended_limits[of_account])) or (
         of_model in ended_limits and is_on_trial(ended_limits[of_model], candidate.model)
     )
@@ -184,7 +186,7 @@ def _is_others_turn(
     ends = [ended_limits[limit] for limit in candidate.limits if limit in ended_limits]
     if not ends or now - max(ends) > _TRIAL or candidate.agent != task["agent"]:
         return False
-    next_task = tasks.least_recently_refused(connection, task, now)
+    next_task = tasks.find_least_recently_refused(connection, task, now)
     return next_task != str(task["id"])
 
 
@@ -205,7 +207,7 @@ def _begin(
 ) -> str:
     last = None
     if task["started_at"]:
-        last = attempts.latest(connection, task["id"])
+        last = attempts.find_latest(connection, task["id"])
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
     number = last["number"] + 1 if last else 1
@@ -292,16 +294,16 @@ class TaskQueue:
 
         def look(connection: Connection) -> tuple[int, Sequence[tasks.Row], bool, datetime | None]:
             # An agent that waits for a person frees its slot, and continues later without one.
-            statuses = [*attempts.running(connection, self._parts.performer).values()]
+            statuses = [*attempts.load_running(connection, self._parts.performer).values()]
             busy = len(statuses) - statuses.count(TaskStatus.WAITING)
             ready: Sequence[tasks.Row] = []
             if busy < most:
-                ready = tasks.next_queued(connection, now, most - busy)
+                ready = tasks.list_startable(connection, now, most - busy)
             return (
                 busy,
                 ready,
                 runs.count_queued(connection) > 0,
-                tasks.next_due(connection, now=now),
+                tasks.find_next_due(connection, now=now),
             )
 
         running, ready, runs_wait, due = await self._parts.db.glance(look)
@@ -351,7 +353,9 @@ class TaskQueue:
         has_overdue_tasks, has_expired_questions, has_orphans = await db.read(_find_stuck)
         if has_overdue_tasks:
             await db.write(_release_overdue)
-        await self._performers.restart(await db.glance(attempts.running, self._parts.performer))
+        await self._performers.restart(
+            await db.glance(attempts.load_running, self._parts.performer)
+        )
         await self._runs.sweep()
         if has_expired_questions:
             await db.write(expire)
@@ -375,16 +379,20 @@ def _find_stuck(connection: Connection) -> tuple[bool, bool, bool]:
     One read for all three, because an idle daemon asks this all day.
     """
     now = datetime.now(UTC)
-    waiting = [*tasks.overdue_waiting(connection, now), *tasks.set_back(connection, now)]
-    overdue = bool(waiting or tasks.releasable(connection))
-    return overdue, bool(questions.overdue(connection, now)), bool(children.orphans(connection))
+    waiting = [*tasks.list_overdue(connection, now), *tasks.find_clock_corrections(connection, now)]
+    overdue = bool(waiting or tasks.list_releasable(connection))
+    return (
+        overdue,
+        bool(questions.list_overdue(connection, now)),
+        bool(children.list_orphans(connection)),
+    )
 
 
 def _release_overdue(connection: Connection) -> None:
     now = datetime.now(UTC)
-    for task_id, due in tasks.set_back(connection, now).items():
+    for task_id, due in tasks.find_clock_corrections(connection, now).items():
         tasks.update(connection, task_id, not_before=due)
-    for task_id in tasks.overdue_waiting(connection, now):
+    for task_id in tasks.list_overdue(connection, now):
         tasks.enqueue_again(connection, task_id)
-    for task_id in tasks.releasable(connection):
+    for task_id in tasks.list_releasable(connection):
         tasks.settle_dependencies(connection, task_id)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, reset
+from kapelle.domain.outcome import AttemptOutcome, Evidence, History, decide, estimate_reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckKind, CheckSpec, RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
@@ -43,8 +43,8 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
     others: list[AgentCandidate] = []
     failures = FailuresSettings()
     if evidence.failure is not None:
-        attempt = await parts.db.glance(attempts.row, attempt_id)
-        task = await parts.db.glance(tasks.row, attempt["task_id"])
+        attempt = await parts.db.glance(attempts.load_row, attempt_id)
+        task = await parts.db.glance(tasks.load_row, attempt["task_id"])
         settings = None
         with suppress(KapelleError):  # with a broken configuration, the defaults apply
             settings = parts.settings(task["directory"])
@@ -65,7 +65,7 @@ async def conclude(parts: Parts, attempt_id: str, evidence: Evidence) -> None:
             with suppress(OSError):
                 printed_at = os.stat(parts.process_directory(attempt_id) / "out.log").st_mtime
             moment = datetime.fromtimestamp(printed_at, UTC)
-            unconfirmed = questions.told_since(connection, attempt_id, moment)
+            unconfirmed = questions.list_sent_since(connection, attempt_id, moment)
             unread = "\n\n".join(filter(None, [unread, format_answers(unconfirmed)])) or None
         _Settlement(connection, attempt, task, evidence, others, failures, output, unread).write()
 
@@ -183,7 +183,7 @@ class _Settlement:
     def _past(self) -> list[dict[str, Any]]:
         """Return the task's attempts, newest first, with the present failure of this one."""
         own = self.attempt["id"]
-        rows = [*map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))]
+        rows = [*map(dict, reversed(attempts.list_rows(self.connection, self.task["id"])))]
         for row in rows:
             if row["id"] == own:
                 row["failure"] = self.failure.kind if self.failure else None
@@ -198,12 +198,12 @@ class _Settlement:
         if account is None:
             return
         if failure is None or failure.kind is FailureClass.CHECKS:
-            accounts.succeeded(connection, account, self._model_account, self.now)
+            accounts.record_success(connection, account, self._model_account, self.now)
         elif failure.kind is FailureClass.AUTHENTICATION:
             accounts.update(connection, account, verified_at=None)
         elif failure.kind is FailureClass.RATE_LIMIT:
             if not self._refused_alone():
-                until = reset(failure.retry_at, self.now)
+                until = estimate_reset(failure.retry_at, self.now)
                 scope = ""
                 if failure.of_model:
                     scope = f" for {self.attempt['model'] or 'its model'}"
@@ -213,7 +213,7 @@ class _Settlement:
         elif failure.policy.trips and self.evidence.exit.kind != "not_started":
             # Circuit breaker: repeated failures of the environment pause the account.
             most = self.failures.breaker
-            if accounts.failed_again(connection, account) >= most:
+            if accounts.count_failure(connection, account) >= most:
                 until = self.now + timedelta(seconds=self.failures.breaker_s)
                 self._pause_account(until, f"{agent} failed {most} times in a row")
                 accounts.update(connection, account, failures_in_a_row=0)
@@ -225,7 +225,7 @@ class _Settlement:
     def _refused_alone(self) -> bool:
         """Return whether other tasks of the account have succeeded since the last refusal."""
         before = self._refusals()[1:2]
-        rows = accounts.of_ids(self.connection, [self.attempt["account"]]).values()
+        rows = accounts.load_rows(self.connection, [self.attempt["account"]]).values()
         success = next((row["verified_at"] for row in rows), None)
         return bool(before and success and success > before[0]["ended_at"])
 
@@ -260,7 +260,7 @@ class _Settlement:
             return History(task["tries"], uncounted=task["uncounted"])
         past = self._past()
         overloads = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
-        pauses_by_account = accounts.paused(self.connection, self.now)
+        pauses_by_account = accounts.load_pauses(self.connection, self.now)
         failed_agents = list_failed_agents(self.connection, task["id"]) | {attempt["agent"]}
         able_agents = [other for other in self.others if other.agent not in failed_agents]
         pauses = [
@@ -284,7 +284,7 @@ class _Settlement:
 
     def _asking(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of a question, which may have been answered in the meantime."""
-        pending = questions.untold(self.connection, self.attempt["id"])
+        pending = questions.list_unsent(self.connection, self.attempt["id"])
         if not pending:
             spec = QuestionSpec.model_construct(text=self.evidence.question or "")
             questions.ask(self.connection, self.task["id"], spec)
@@ -354,5 +354,5 @@ class _Settlement:
                 tasks.update(self.connection, task["id"], reason=reason, **values)
                 return
             tasks.move(self.connection, task, TaskStatus.RUNNING)
-            task = tasks.row(self.connection, task["id"])
+            task = tasks.load_row(self.connection, task["id"])
         tasks.move(self.connection, task, outcome.task, reason, **values)

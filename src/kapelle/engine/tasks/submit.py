@@ -28,7 +28,7 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
-from kapelle.store.query import unused_id
+from kapelle.store.query import make_unused_id
 from kapelle.workspaces import (
     checkouts_around,
     format_relocation_command,
@@ -90,7 +90,7 @@ async def submit(
     spec, guidelines = await with_template(parts, spec)
     values = _values(spec, settings, agent, belonging)
     values["guidelines"] = guidelines
-    values["id"] = await parts.db.glance(unused_id, "task")
+    values["id"] = await parts.db.glance(make_unused_id, "task")
     values["workspace_kind"] = kind
     values["workspace_in_place_by_default"] = is_by_default(spec, settings, kind)
     values["idempotency_key"] = idempotency_key
@@ -228,7 +228,7 @@ def _submit(
     key = values["idempotency_key"]
     stored = None
     if key:
-        stored = tasks.by_idempotency_key(connection, key)
+        stored = tasks.find_by_key(connection, key)
     if stored is not None:
         request = (values["prompt"], values["agent"], values["directory"])
         if (stored.prompt, stored.agent, stored.directory) != request:
@@ -237,7 +237,7 @@ def _submit(
     try:
         depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
         for other in depends_on:
-            tasks.row(connection, other)
+            tasks.load_row(connection, other)
     except KapelleError as error:
         raise error.about("depends_on") from None
     if spec.continue_from is not None:
@@ -247,7 +247,7 @@ def _submit(
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
     if spec.deliver != "branch":
-        deliveries.ask(connection, task.id, "push" if spec.push else spec.deliver)
+        deliveries.request(connection, task.id, "push" if spec.push else spec.deliver)
         task = tasks.get(connection, task.id)
     if also is not None:
         also(connection, task.id)

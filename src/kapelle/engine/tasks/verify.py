@@ -23,7 +23,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import ANSWER_CHECK, CheckResult
-from kapelle.domain.text import counted_files
+from kapelle.domain.text import format_files
 from kapelle.engine.delivery import await_ci
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.processes.output import (
@@ -140,7 +140,7 @@ async def _model_of_session(attempt: ActiveAttempt) -> str | None:
     session_id = attempt.row["started_from"]
     if session_id is None:
         return None
-    return await attempt.parts.db.read(attempts.session_model, session_id)
+    return await attempt.parts.db.read(attempts.load_session_model, session_id)
 
 
 def _failure_class(error: KapelleError) -> FailureClass:
@@ -188,12 +188,12 @@ def _settle_questions(
 
     The questions of successful work end with their defaults.
     """
-    for question in questions.untold(connection, attempt.id):
+    for question in questions.list_unsent(connection, attempt.id):
         if not verdict.success or question.default is None:
             return question.text
         if question.status == "open":
             end(connection, question, "expired", question.default)
-        questions.tell(connection, [question.token])
+        questions.mark_sent(connection, [question.token])
     return None
 
 
@@ -289,7 +289,7 @@ async def _find_unreadable(
     else:
         return None
     position = len(attempt.checks)
-    if position not in await attempt.parts.db.read(attempts.recorded_checks, attempt.id):
+    if position not in await attempt.parts.db.read(attempts.load_checks, attempt.id):
         check = CheckResult(
             name=ANSWER_CHECK, passed=False, output=problem, duration_s=0.0, commit=commit
         )
@@ -318,7 +318,7 @@ async def _check(attempt: ActiveAttempt, commit: str | None) -> list[str]:
     """Run the checks that are not recorded yet; return the names of all failed checks."""
     if not attempt.checks:
         return []
-    results = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
+    results = await attempt.parts.db.read(attempts.load_checks, attempt.id)
     # Built-in checks come first, since commands may add files to the agent's work. The CI comes
     # last, since work that failed here is not pushed.
     later = {CheckKind.COMMAND: 1, CheckKind.CI: 2}
@@ -355,7 +355,7 @@ async def _warn(attempt: ActiveAttempt, results: list[CheckResult]) -> None:
     if blind_spots:
         unseen = set.intersection(*blind_spots)
     if unseen and not blind:
-        await attempt.warn("overlooked", f"No check looks at {counted_files(sorted(unseen))}.")
+        await attempt.warn("overlooked", f"No check looks at {format_files(sorted(unseen))}.")
 
 
 async def _run_command(
@@ -391,7 +391,7 @@ async def _run_command(
 async def _put_back(attempt: ActiveAttempt, check: CheckSpec) -> None:
     """Restore the commit after a check that changed files, for the next check."""
     if paths := await attempt.parts.workspaces.put_back(attempt.owner):
-        text = f"The check {check.label} changed {counted_files(paths)}, which was put back."
+        text = f"The check {check.label} changed {format_files(paths)}, which was put back."
         await attempt.warn("checks", text)
 
 

@@ -24,7 +24,7 @@ from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import failure_of
 from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import OutputFold
-from kapelle.domain.budget import left_usd
+from kapelle.domain.budget import subtract_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Activity, Usage
@@ -143,14 +143,14 @@ class AttemptLimits:
     def budget_left_usd(self) -> float | None:
         if self.budget_usd is None:
             return None
-        return left_usd(self.budget_usd, self.spent_usd)
+        return subtract_usd(self.budget_usd, self.spent_usd)
 
     def find_exceeded(self, usage: Usage) -> str | None:
         """Return a sentence about the limit that was reached; None while there is room."""
         if self.max_turns is not None and usage.turns > self.max_turns:
             return f"stopped at its limit of {self.max_turns} turns"
         total_usd = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(self.budget_usd, total_usd):
+        if self.budget_usd is not None and not subtract_usd(self.budget_usd, total_usd):
             return f"stopped at its budget: ${total_usd:.4f} spent of ${self.budget_usd:g}"
         return None
 
@@ -160,7 +160,7 @@ class AttemptLimits:
         if self.max_turns is not None and usage.turns >= share * self.max_turns:
             warnings.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
         total_usd = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and not left_usd(share * self.budget_usd, total_usd):
+        if self.budget_usd is not None and not subtract_usd(share * self.budget_usd, total_usd):
             warnings.append(("budget", f"${total_usd:.4f} of ${self.budget_usd:g} are spent"))
         if self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0:
             unknown = "the budget cannot be kept: the price of its model is unknown"
@@ -175,15 +175,15 @@ async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
     budget_usd: float | None = task["budget_usd"] or defaults.budget_usd
     spent_usd = 0.0
     # Related tasks may use the same budget during the attempt.
-    in_tree = await attempt.parts.db.glance(children.in_tree, attempt.task_id)
+    in_tree = await attempt.parts.db.glance(children.is_in_tree, attempt.task_id)
     # The tightest budget of all parents applies.
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
-        read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
+        read = partial(children.find_tightest_budget, of_root=of_root, but_for=attempt.id)
         if tightest := await attempt.parts.db.read(read, attempt.task_id):
             budget_usd, spent_usd = tightest
     elif budget_usd is not None:
-        rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
+        rows = await attempt.parts.db.read(attempts.list_rows, attempt.task_id)
         spent_usd = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return AttemptLimits(
         max_turns=task["max_turns"] or defaults.max_turns,
@@ -209,7 +209,7 @@ async def usage_before(attempt: ActiveAttempt) -> dict[str, float]:
     session_id = attempt.row["started_from"]
     if session_id is None:
         return {}
-    return await attempt.parts.db.read(attempts.session_usage, session_id)
+    return await attempt.parts.db.read(attempts.load_session_usage, session_id)
 
 
 _log = logging.getLogger("kapelle.watch")
@@ -397,7 +397,7 @@ class AttemptWatch:
             return await self._end(refusal)
         silent_s = await asyncio.to_thread(self._stall.silent_s)
         if silent_s:
-            task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
+            task = await self._attempt.parts.db.glance(tasks.load_row, self._attempt.task_id)
             # A person in a terminal, or with a question, may take any time.
             if task["interactive"] or task["status"] == TaskStatus.WAITING:
                 self._stall.reset()
@@ -529,7 +529,7 @@ class AttemptWatch:
         windows = self._windows
         self._windows = {}
         if windows and (account := self._attempt.row["account"]):
-            await self._attempt.parts.db.write(accounts.told, account, windows)
+            await self._attempt.parts.db.write(accounts.store_windows, account, windows)
 
     async def _end(self, failure: Failure) -> bool:
         """Store why the agent is ended, then end it."""

@@ -15,7 +15,7 @@ from shlex import quote
 from urllib.parse import urlsplit
 
 from kapelle.domain.errors import ForgeError, GitError, KapelleError, Unavailable
-from kapelle.domain.text import titled
+from kapelle.domain.text import make_title
 from kapelle.runner.command import Command
 from kapelle.settings.models import ForgeHost
 from kapelle.settings.models import ForgeSettings as ForgeSettings
@@ -343,7 +343,7 @@ def _remote_words(stderr: str) -> str:
     """Return the server's own message about a push, such as a hook's, in one line."""
     lines = (_COLOR.sub("", line) for line in stderr.splitlines())
     words = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
-    return titled(" ".join(words), _MAX_MESSAGE)
+    return make_title(" ".join(words), _MAX_MESSAGE)
 
 
 def _is_plain_allowed(hostname: str | None, host_settings: ForgeHost | None) -> bool:

@@ -5,9 +5,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
-from tests.e2e.staging import set_up, until
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
+from tests.e2e.support.staging import set_up, until
 
 COUNT_DOWN = """Count down.
 ```rehearsal

@@ -12,7 +12,7 @@ from typing import Any
 
 from docs.services import idle_router
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 OPEN = {("GET", "/healthz"), ("GET", "/api/v1/healthz"), ("POST", "/api/v1/login")}
 Headers = Sequence[tuple[str, str]]
@@ -32,7 +32,7 @@ class Answer:
         """The stable code of an error, which has exactly one shape."""
         found = self.json()
         assert set(found) == {"error"}, found
-        assert set(found["error"]) == {"code", "message", "hint"}, found
+        assert set(found["error"]) == {"code", "message", "hint", "fields"}, found
         assert self.headers["Content-Type"] == "application/json"
         return str(found["error"]["code"])
 

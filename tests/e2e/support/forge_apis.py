@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.e2e.forge_server import ForgeServer
+    from tests.e2e.support.forge_server import ForgeServer
 
 # From GitHub's OpenAPI description: what POST and PATCH of pulls take.
 _CREATE = {

@@ -1,6 +1,6 @@
 """Generated requests to every operation: every answer is one that the document promises.
 
-Run by test_api_schema.py; alone, for everything: pytest tests/e2e/api_schema.py"""
+Run by test_api_schema.py; alone, for everything: pytest tests/e2e/support/api_schema.py"""
 
 import os
 import random
@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from kapelle.api.app import openapi
-from tests.e2e.door import Door, open_door
+from tests.e2e.support.door import Door, open_door
 
 # To make up requests takes two seconds an operation: without SAMPLE, a seed, all have their turn.
 SAMPLE_SIZE = 8

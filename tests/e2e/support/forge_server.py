@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from kapelle.workspaces.forge import Login, Site
-from tests.e2e.forge_apis import GiteaApi, GitHubApi, GitLabApi, Request
+from tests.e2e.support.forge_apis import GiteaApi, GitHubApi, GitLabApi, Request
 
 TOKEN = "forge-token-0123456789"
 # The time of what people say, in the zone of the server: 2026-01-01 00:00 UTC.

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.ensembles import YES, answer, await_running_task, cast, rest, rule, start
-from tests.e2e.instance import Instance
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.ensembles import YES, answer, await_running_task, cast, rest, rule, start
+from tests.e2e.support.instance import Instance
+from tests.e2e.support.repositories import make_repository
 
 ORDERS = """class Orders:
     def page(self, number, limit):

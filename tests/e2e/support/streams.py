@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 
 @dataclass(frozen=True)

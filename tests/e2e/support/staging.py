@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.instance import Instance, pauses
+from tests.e2e.support.instance import Instance, pauses
 
 
 @contextmanager

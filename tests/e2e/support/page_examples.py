@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _DOCS = _ROOT / "docs"
 _CACHE = _ROOT / ".mypy_cache" / "examples"
 

@@ -10,7 +10,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.e2e.instance import Instance
+from tests.e2e.support.instance import Instance
 
 
 class Terminal:

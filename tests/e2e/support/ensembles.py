@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.instance import Instance, pauses
+from tests.e2e.support.instance import Instance, pauses
 
 RESTING = {"completed", "failed", "cancelled", "waiting", "paused"}
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.e2e.repositories import make_repository
+from tests.e2e.support.repositories import make_repository
 
 # Not of a virtual environment: it reads the packages of the user.
 PYTHON = os.path.realpath(sys.executable)

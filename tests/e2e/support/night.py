@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kapelle.store.tables import Instant, metadata
-from tests.e2e.ensembles import cast
-from tests.e2e.instance import Instance
+from tests.e2e.support.ensembles import cast
+from tests.e2e.support.instance import Instance
 
 RESTING = {"completed", "failed", "cancelled", "waiting"}
 GROUPS = {
