@@ -89,6 +89,6 @@ def _body(data: bytes, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
-def sent_event(id: str, event: str, data: str) -> bytes:
+def render_event(id: str, event: str, data: str) -> bytes:
     """Return one event as it is sent; its data is JSON, which has no line breaks."""
     return f"id: {id}\nevent: {event}\ndata: {data}\n\n".encode()

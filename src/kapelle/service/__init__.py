@@ -26,10 +26,12 @@ from kapelle.service.review import LearningReview
 from kapelle.service.runs import RunService
 from kapelle.service.schedules import ScheduledWork, ScheduleService
 from kapelle.service.search import SearchService
+from kapelle.service.search_index import SearchIndexer
 from kapelle.service.sessions import SessionService
 from kapelle.service.tasks import TaskService
 from kapelle.service.templates import TemplateService
 from kapelle.service.terminals import TerminalService
+from kapelle.service.transcript import TranscriptService
 from kapelle.service.trust import TrustService
 from kapelle.service.work import WorkService
 
@@ -50,6 +52,7 @@ class Service:
         self.scheduler = Scheduler(parts.db, scheduled_work.start, parts.secrets)
         self.schedules = ScheduleService(parts.db, self.scheduler, scheduled_work, parts.secrets)
         self.output = OutputService(parts)
+        self.transcripts = TranscriptService(parts)
         self.terminals = TerminalService(parts)
         self.events = EventService(parts.db, parts.activities)
         self.daemon = DaemonService(parts, queue, stopping)
@@ -62,9 +65,10 @@ class Service:
         self.learnings = LearningService(parts)
         self.review = LearningReview(parts)
         self.templates = TemplateService(parts)
-        self.search = SearchService(parts)
+        self.search_index = SearchIndexer(parts)
+        self.search = SearchService(parts, self.search_index)
         self.notify = NotificationService(parts)
-        self.projects = ProjectService(parts, self.search)
+        self.projects = ProjectService(parts, self.search_index)
         self.integrations = IntegrationService(parts)
         self.relocations = RelocationService(parts)
         self.notes = NoteService(parts.db, parts.without_secrets)

@@ -7,7 +7,7 @@ from kapelle.domain.specs import Directory, Name, Spec
 from kapelle.domain.views import Project
 from kapelle.engine.archive import archive_work
 from kapelle.engine.parts import Parts
-from kapelle.service.search import SearchService
+from kapelle.service.search_index import SearchIndexer
 from kapelle.store import projects
 from kapelle.workspaces import repository_of
 
@@ -32,9 +32,9 @@ class CurrentBody(Spec):
 
 
 class ProjectService:
-    def __init__(self, parts: Parts, search: SearchService) -> None:
+    def __init__(self, parts: Parts, indexer: SearchIndexer) -> None:
         self._parts = parts
-        self._search = search
+        self._indexer = indexer
 
     async def all(self) -> list[Project]:
         """List all projects, including archived ones. Work that names a new project creates it."""
@@ -51,7 +51,7 @@ class ProjectService:
         new_name = body.to
         if new_name is not None and new_name != name:
             await self._parts.db.write(projects.rename, name, new_name)
-            await self._search.rename(name, new_name)
+            await self._indexer.rename(name, new_name)
             self._parts.projects = await self._parts.db.read(projects.load_current)
             name = new_name
         if body.archived is not None:

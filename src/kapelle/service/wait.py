@@ -17,9 +17,10 @@ async def wait_until(
 ) -> T:
     """Wait until a condition holds, for at most timeout_s; return its last value.
 
-    The condition is evaluated at once and after every write about one of the keys, which are ids of
-    tasks and runs, or names such as `note KEY of SCOPE`. Its errors are raised: NotFound, for
-    example, if the task is deleted meanwhile.
+    The condition is evaluated at once and after every write about one of the keys. A key is the id
+    of a task or a run, or the name of anything else, such as `note KEY of SCOPE`.
+
+    Errors of the condition are raised: NotFound, for example, if the task is deleted meanwhile.
 
     A truthy value ends the wait. After timeout_s the value may be falsy; the client then calls
     again. So no HTTP request stays open for hours, and none is lost when the daemon restarts.
