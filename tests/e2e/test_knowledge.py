@@ -147,13 +147,13 @@ def test_an_agent_judges_what_is_reported_where_one_is_configured(
     kapelle.cli("config", "set", "knowledge.agent", "judge")
     for verdict, status, scope, reason in (
         ("I think: global", "kept", "global", None),
-        ("discard", "discarded", "project", "it would help nobody"),
+        ("discard", "discarded", "project", "not helpful"),
         (f"duplicate {first}", "discarded", "project", f"duplicate of {first}"),
         (
             "I cannot tell",
             "kept",
             "project",
-            "judged by the plain rule, for judge failed: its answer could not be read",
+            "reviewed by the rule, because judge failed: its answer could not be read",
         ),
     ):
         (home / "verdict").write_text(verdict, encoding="utf-8")

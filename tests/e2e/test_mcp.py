@@ -319,7 +319,7 @@ def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
         tool.require_known(tool.listed.input_schema["properties"])
     named = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert {tool.name for tool in tools} <= named
-    own = [row.tool for row in idle_router().every() if row.tool]
+    own = [row.tool for row in idle_router().list_operations() if row.tool]
     assert sorted({*own}) == sorted(own)
     told = {tool.name: tool for tool in tools}
     starts = [tool for name, tool in told.items() if name.endswith("_start") and name not in own]

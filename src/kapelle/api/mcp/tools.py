@@ -177,7 +177,7 @@ class Tools:
 
     def __init__(self, app: Router) -> None:
         self._app = app
-        operations = {one.tool: one for one in app.every() if one.tool}
+        operations = {one.tool: one for one in app.list_operations() if one.tool}
         bindings = {name: one.bind(app.services) for name, one in operations.items()}
         # Fields that every specification has are described with the first tool alone.
         first = _describe_arguments(bindings["task_create"])

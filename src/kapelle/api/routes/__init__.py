@@ -39,41 +39,41 @@ _SCHEDULE = "/schedules/{schedule_id}"
 def _changes(kind: str) -> tuple[Operation, ...]:
     """Return the operations on what a task or a run changed."""
     path = f"/{kind}s/{{{kind}_id}}"
-    fixed = {"kind": kind}
+    constants = {"kind": kind}
     names = {"work_id": f"{kind}_id"}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
         Operation(
-            "GET", f"{path}/diff", own_or_below, lambda s: s.changes.diff, fixed=fixed,
+            "GET", f"{path}/diff", own_or_below, lambda s: s.changes.diff, constants=constants,
             path_names=names, tool=f"{kind}_diff",
         ),
         Operation(
             "GET", f"{path}/patch", own_or_below, lambda s: s.changes.patch, response=patch,
-            fixed=fixed, path_names=names,
+            constants=constants, path_names=names,
         ),
         Operation(
-            "POST", f"{path}/merge", below_only, lambda s: s.changes.merge, fixed=fixed,
+            "POST", f"{path}/merge", below_only, lambda s: s.changes.merge, constants=constants,
             path_names=names, tool=f"{kind}_merge",
         ),
         Operation(
-            "POST", f"{path}/pr", owner_only, lambda s: s.changes.open_pull_request, fixed=fixed,
-            path_names=names, tool=f"{kind}_pr",
+            "POST", f"{path}/pr", owner_only, lambda s: s.changes.open_pull_request,
+            constants=constants, path_names=names, tool=f"{kind}_pr",
         ),
         Operation(
-            "GET", f"{path}/pr", owner_only, lambda s: s.changes.pull_request, fixed=fixed,
+            "GET", f"{path}/pr", owner_only, lambda s: s.changes.pull_request, constants=constants,
             path_names=names, tool=f"{kind}_pr_get",
         ),
         Operation(
-            "GET", f"{path}/merge", owner_only, lambda s: s.changes.preview_merge, fixed=fixed,
-            path_names=names,
+            "GET", f"{path}/merge", owner_only, lambda s: s.changes.preview_merge,
+            constants=constants, path_names=names,
         ),
         Operation(
             "POST", f"{path}/merge/undo", owner_only, lambda s: s.changes.undo_merge,
-            tool=f"{kind}_merge_undo", fixed=fixed, path_names=names,
+            tool=f"{kind}_merge_undo", constants=constants, path_names=names,
         ),
         Operation(
-            "DELETE", f"{path}/merge", owner_only, lambda s: s.changes.give_up_merge, fixed=fixed,
-            path_names=names,
+            "DELETE", f"{path}/merge", owner_only, lambda s: s.changes.give_up_merge,
+            constants=constants, path_names=names,
         ),
     )  # fmt: skip
 
