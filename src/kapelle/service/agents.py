@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
-from kapelle.agents.base import AgentAdapter, Comparison, compared, version_in
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import AgentInfo
+from kapelle.agents.versions import Comparison, compare_versions, find_version
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
@@ -174,7 +175,7 @@ async def _check_agent(
         env = agent_environment(parts.environ, settings, agent)
         fields["version"], problem = await _read_version(info.installed, env)
     if fields["version"] and agent.tested:
-        fields["comparison"] = compared(fields["version"], agent.tested)
+        fields["comparison"] = compare_versions(fields["version"], agent.tested)
     if live and problem is None:
         fields["live"], fields["hint"] = await _call_agent(parts, agent, settings)
         problem = fields["live"].reason
@@ -191,7 +192,7 @@ async def _read_version(program: str, env: dict[str, str]) -> tuple[str | None, 
         return None, f"{program} cannot be run: {error.strerror or error}."
     if output is None:
         return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
-    return version_in(output), None
+    return find_version(output), None
 
 
 async def _call_agent(
