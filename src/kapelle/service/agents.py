@@ -84,23 +84,15 @@ def agent_view(
     `account` is the row of the account, or None while the account was never used.
     """
     agent = info.agent
+    login = _login_view(agent, credential, account)
     windows: dict[str, Any] = {}
-    verified_at = None
     paused_until = None
     paused_reason = None
     if account is not None:
         windows = account["windows"] or {}
-        verified_at = account["verified_at"]
         if account["paused_until"] and account["paused_until"] > now:
             paused_until = account["paused_until"]
             paused_reason = account["reason"]
-    login = LoginView(
-        source=credential.source or "none",
-        variable=credential.variable,
-        variables=list(agent.access.variables) if agent else [],
-        needed=agent.access.needed if agent else False,
-        verified_at=verified_at,
-    )
     return AgentView(
         name=info.name,
         type=info.type,
@@ -117,6 +109,16 @@ def agent_view(
         paused_reason=paused_reason,
         paused_models=paused_models,
         windows=[_window(name, windows[name], now) for name in sorted(windows)],
+    )
+
+
+def _login_view(agent: AgentAdapter | None, credential: Credential, account: Any) -> LoginView:
+    return LoginView(
+        source=credential.source or "none",
+        variable=credential.variable,
+        variables=list(agent.access.variables) if agent else [],
+        needed=agent.access.needed if agent else False,
+        verified_at=account["verified_at"] if account is not None else None,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -136,7 +137,7 @@ class SearchService:
         owners: list[str] | None,
     ) -> list[Hit]:
         """Return hits in work, newest first, by reading the texts of indexed documents again."""
-        words = [word for term in terms for word in term]
+        words = list(chain.from_iterable(terms))
         hits: list[Hit] = []
         before = _FIRST_BEFORE
         document_count = 0
