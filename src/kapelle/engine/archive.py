@@ -207,8 +207,8 @@ async def _list_unpacked(parts: Parts, most: int) -> list[str]:
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
     loose |= await parts.db.read(processes.find_owners, process_names)
     owners: list[str] = []
-    for list_ended in (attempts.list_ended, runs.list_ended):
-        owners += await parts.db.read(list_ended, sorted(loose), limit, most)
+    for noun in (attempts, runs):
+        owners += await parts.db.read(noun.list_ended, sorted(loose), limit, most)
     return owners
 
 
