@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from kapelle import __version__
-from kapelle.cli.command import option, suggestion
-from kapelle.cli.commands import commands
+from kapelle.cli.commands import command_help
 from kapelle.cli.events import line
 from kapelle.cli.follow import verdict
 from kapelle.cli.format import settled
 from kapelle.cli.logs import passage
+from kapelle.cli.parser import command, option
 from kapelle.cli.schedules import STARTING
+from kapelle.cli.usage_errors import find_similar, suggest
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
@@ -145,9 +146,9 @@ class EditorServer:
 
     def _typed(self, session: EditorSession, name: str, rest: str) -> list[str]:
         """A command after a slash; of one that starts work, what is not quoted is the prompt."""
-        if name not in commands():
-            close = suggestion(name, commands(), 0.6, "/{}")
-            raise InvalidInput(f"There is no command /{name}.{close}")
+        if name not in command_help():
+            similar = [f"/{one}" for one in find_similar(name, command_help())]
+            raise InvalidInput(f"There is no command /{name}. {suggest(similar)}".rstrip())
         is_plain = not {'"', "'"} & set(rest) and " --" not in rest
         try:
             whole = bool(rest) and is_plain and name in {*STARTING, "continue"}
@@ -236,7 +237,7 @@ class EditorServer:
             subprocess.run(cancel, cwd=session.cwd, capture_output=True, check=False)
 
     def _offer(self, session_id: str) -> None:
-        known = commands()
+        known = command_help()
         hint = {"hint": "as on the command line"}
         offered = [
             {"name": name, "description": known[name][1], "input": hint} for name in _OFFERED
@@ -280,10 +281,10 @@ def _next(item: dict[str, Any]) -> str:
     return ""
 
 
-def acp(
-    agent: str | None = option("AGENT", "Who does the tasks.", "--agent", "-a"),
-    model: str | None = option("MODEL", "With which model.", "--model", "-m"),
-) -> None:
+@command("acp", "kapelle acp --agent claude")
+@option("--agent", "-a", metavar="NAME", help="Agent of the tasks.")
+@option("--model", "-m", metavar="NAME", help="Model of the agent.")
+def acp(agent: str | None, model: str | None) -> None:
     """Serve as an agent for an editor that speaks the Agent Client Protocol."""
     given = {"--agent": agent, "--model": model}
     EditorServer([word for pair in given.items() if pair[1] for word in pair if word]).run()

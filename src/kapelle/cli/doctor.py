@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kapelle.cli.agents import login_words
-from kapelle.cli.command import CommandExit, CommandOutput, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import DONE, WORK_FAILED, one_line, paint, size, wrapped
-from kapelle.cli.output import say
-from kapelle.cli.spec_options import absolute_directory
+from kapelle.cli.parser import argument, command, reports
+from kapelle.cli.result import Result
+from kapelle.cli.spec_values import absolute_directory
+from kapelle.cli.types import FILE
 from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
 from kapelle.client.http import DaemonConnection, listens
@@ -50,10 +51,17 @@ class DoctorFinding:
     hint: str | None = None
 
 
-def doctor(
-    directory: Path | None = argument("DIR", "Where to look; by default here."),
-) -> CommandOutput:
-    """Look for anything that keeps Kapelle from working.
+@command("doctor", "kapelle doctor")
+@argument(
+    "directory",
+    metavar="DIR",
+    type=FILE,
+    required=False,
+    help="Directory to examine; by default this one.",
+)
+@reports
+def doctor(directory: Path | None) -> Result:
+    """Find problems that keep Kapelle from working.
 
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
@@ -69,7 +77,12 @@ def doctor(
             findings.append(DoctorFinding(examination.__name__, "warning", text))
     broken = sum(finding.state == "broken" for finding in findings)
     found = {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
-    yield CommandExit(found, WORK_FAILED if broken else DONE)
+    remark = "Something is broken; see ✗ above." if broken else "Kapelle can work here."
+    exit_code = WORK_FAILED if broken else DONE
+    return Result(found, _finding_lines(findings), [remark], exit_code)
+
+
+def _finding_lines(findings: list[DoctorFinding]) -> Iterator[str]:
     for finding in findings:
         mark, style = _MARKS[finding.state]
         if finding.hint:
@@ -78,8 +91,6 @@ def doctor(
             hint = ""
         text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
         yield wrapped(f"{paint(mark, style)} {text}", 2)
-    sys.stdout.flush()
-    say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")
 
 
 def python(home: Home) -> Iterator[DoctorFinding]:

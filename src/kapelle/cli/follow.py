@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from kapelle.cli.events import EventData, line
 from kapelle.cli.format import (
@@ -59,9 +59,11 @@ Show = Callable[[EventData], None]
 
 def show_new(
     client: DaemonConnection, item: TaskFields | RunFields, to_end: bool, as_json: bool, **how: Any
-) -> None:
-    """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
-    takes it."""
+) -> int:
+    """Print the id of work that was started or goes on; return the exit code.
+
+    If asked for, the work is followed to its end, as `follow` takes it.
+    """
     if item["workspace"].get("in_place_by_default"):
         say(
             f"{item['directory']} is not in a git repository: the agent works right there, and "
@@ -73,9 +75,10 @@ def show_new(
         data(item["id"])
         sys.stdout.flush()
     if to_end:
-        raise typer.Exit(exit_code(follow(client, item, as_json, **how)))
+        return exit_code(follow(client, item, as_json, **how))
     if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
+    return 0
 
 
 def _commands(item: TaskFields | RunFields) -> tuple[str, str]:
@@ -364,7 +367,7 @@ def _interruptible(item: TaskFields | RunFields) -> Iterator[None]:
             f"The {'run' if 'spent' in item else 'task'} goes on in the background."
             f" `kapelle {again} {some_id}` follows it again, `kapelle {stop} {some_id}` stops it."
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def conclude(item: TaskFields | RunFields) -> None:
@@ -433,7 +436,7 @@ def _ask_all(client: DaemonConnection, item: TaskFields | RunFields) -> bool:
     except KeyboardInterrupt:
         say("")
         conclude(client.get(path_of(item["id"])))
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     return True
 
 

@@ -15,8 +15,13 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 
 
 def data(text: str) -> None:
-    """A line for programs and people, on stdout."""
-    sys.stdout.write(shown(clean(text)) + "\n")
+    """Print a line for programs and people on stdout."""
+    sys.stdout.write(plain_line(text) + "\n")
+
+
+def plain_line(text: str) -> str:
+    """Return a text as a line for stdout, with short ids on a terminal."""
+    return shown(clean(text))
 
 
 def say(text: str) -> None:
@@ -89,19 +94,17 @@ def wants_json(arguments: list[str]) -> bool:
 
 
 def show_error(error: KapelleError, *, as_json: bool) -> None:
-    """One or two sentences on stderr: what is wrong and what to type instead."""
+    """Print an error on stderr: what is wrong, and in a second line what to type instead."""
     if as_json:
-        shown = {"code": error.code, "message": error.message, "hint": error.hint}
-        complain(json.dumps({"error": shown}))
+        fields = {"code": error.code, "message": error.message, "hint": error.hint}
+        complain(json.dumps({"error": fields}))
         return
     text = error.message.strip()
-    text += "" if text.endswith((".", "!", "?", ":", "…")) or not text else "."
-    sentences = [f"kapelle: {text}", error.hint or ""]
-    if any("\n" in sentence for sentence in sentences):
-        apart = "\n"
-    else:
-        apart = " "
-    say(apart.join(filter(None, sentences)))
+    if text and not text.endswith((".", "!", "?", ":", "…")):
+        text += "."
+    say(f"error: {text}")
+    if error.hint:
+        say(f"hint: {error.hint}")
 
 
 def system_error(error: OSError) -> KapelleError:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kapelle.cli.command import CommandOutput
 from kapelle.cli.follow import read_line
 from kapelle.cli.format import (
     STATUS_STYLE,
@@ -33,7 +32,9 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, reports
 from kapelle.cli.questions import question_lines
+from kapelle.cli.result import Result
 from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.report import FINAL, RunFields, TaskFields
@@ -56,13 +57,20 @@ _TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
 
 
-def top() -> CommandOutput:
-    """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
+@command("top", "kapelle top")
+@reports
+def top() -> Result:
+    """Watch all active work live, with keys to answer, cancel or merge.
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
     known = _WorkTable(DaemonConnection())
-    yield (found := known.ask())
+    found = known.ask()
+    return Result(found, _show_or_list(known, found))
+
+
+def _show_or_list(known: "_WorkTable", found: list[ActiveItem]) -> Iterator[str]:
+    """Watch the work in a terminal; elsewhere return a table of it."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         _watch(known)
     elif found:

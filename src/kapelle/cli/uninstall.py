@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kapelle.cli.command import CommandOutput, flag
 from kapelle.cli.daemon import installed_unit, stop_daemon
 from kapelle.cli.format import repository_path, size
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, flag, reports
+from kapelle.cli.result import Result
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.text import format_files
@@ -38,28 +39,41 @@ _NAMES_IN_HOME = frozenset(
 )  # fmt: skip
 
 
-def uninstall(
-    keep_work: bool = flag("Keep unmerged branches, archived content, own patterns and prompts."),
-    dry_run: bool = flag("Only list what would be removed."),
-    yes: bool = flag("Remove it without asking.", "--yes", "-y"),
-) -> CommandOutput:
-    """Stop the daemon and remove what Kapelle has left on this machine.
+@command("uninstall", "kapelle uninstall --dry-run", "kapelle uninstall --keep-work")
+@flag(
+    "--keep-work",
+    help="Keep unmerged branches, archived content, your own patterns and prompts.",
+)
+@flag("--dry-run", help="A list of what would be removed, without a change.")
+@flag("--yes", "-y", help="Remove it without a question.")
+@reports
+def uninstall(keep_work: bool, dry_run: bool, yes: bool) -> Result:
+    """Stop the daemon and remove Kapelle's files from this machine.
 
     It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
     the files of MCP clients and shells, stored API keys, the user's configuration with its own
     patterns and prompts, and the home. Only what belongs to this home is removed. The program
     itself stays: `pipx uninstall kapelle` or `uv tool uninstall kapelle` removes it.
     """
-    from kapelle.cli.follow import can_ask, read_line
-
     home = Home.default()
     _require_dedicated(home)
-    if home.database.exists():
-        owners = _owners()
-    else:
-        owners = {}
-    leftovers = _leftovers(home, owners)
-    plan: dict[str, Any] = {
+    owners = _owners() if home.database.exists() else {}
+    plan = _plan(home, owners, keep_work)
+    if dry_run:
+        return Result(plan, _lines(plan, home))
+    if not yes and not _is_confirmed(plan, home):
+        return Result({**plan, "removed": False}, remarks=["Nothing was removed."])
+    _remove(home, owners, keep_work)
+    remarks = [
+        "Kapelle is uninstalled. The program itself is removed by the tool that installed it:",
+        "  pipx uninstall kapelle, or uv tool uninstall kapelle",
+    ]
+    return Result({**plan, "removed": True}, remarks=remarks)
+
+
+def _plan(home: Home, owners: dict[str, set[str]], keep_work: bool) -> dict[str, Any]:
+    """Return what is removed."""
+    return {
         "home": str(home.root),
         "keep_work": keep_work,
         "repositories": [
@@ -70,34 +84,28 @@ def uninstall(
                 "unmerged": list(one.unmerged),
                 "archived": list(one.archived),
             }
-            for one in leftovers
+            for one in _leftovers(home, owners)
         ],
         "service": _service(),
         "clients": [str(path) for path in configured_clients()],
         "shells": [str(path) for path in _shell_files()],
         **_configuration(home, keep_work),
     }
-    if dry_run:
-        yield plan
-        yield from _lines(plan, home)
-        return
-    if not yes:
-        for line in _lines(plan, home):
-            say(line)
-        if not can_ask():
-            hint = "--yes removes it, --dry-run only lists it."
-            raise InvalidInput("Nothing was removed: nobody is there to confirm it.", hint=hint)
-        question = "Remove all of this? [y/N] "
-        if any(Path(name).name != home.config.name for name in plan["configuration"]):
-            question = "Remove all of this, your own patterns and prompts too? [y/N] "
-        if (read_line(question) or "").strip().lower() not in {"y", "yes"}:
-            yield {**plan, "removed": False}
-            say("Nothing was removed.")
-            return
-    _remove(home, owners, keep_work)
-    yield {**plan, "removed": True}
-    say("Kapelle is uninstalled. The program itself is removed by the tool that installed it:")
-    say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
+
+
+def _is_confirmed(plan: dict[str, Any], home: Home) -> bool:
+    """Show what is removed and ask the person; raises InvalidInput if nobody is there."""
+    from kapelle.cli.follow import can_ask, read_line
+
+    for line in _lines(plan, home):
+        say(line)
+    if not can_ask():
+        hint = "--yes removes it, --dry-run only lists it."
+        raise InvalidInput("Nothing was removed: nobody is there to confirm it.", hint=hint)
+    question = "Remove all of this? [y/N] "
+    if any(Path(name).name != home.config.name for name in plan["configuration"]):
+        question = "Remove all of this, your own patterns and prompts too? [y/N] "
+    return (read_line(question) or "").strip().lower() in {"y", "yes"}
 
 
 def _require_dedicated(home: Home) -> None:

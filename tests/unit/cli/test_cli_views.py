@@ -22,7 +22,7 @@ from kapelle.cli.format import usd_limit as limit
 from kapelle.cli.format import waiting_words as what_it_waits_for
 from kapelle.cli.logs import Whole, passage
 from kapelle.cli.tasks import rows
-from kapelle.cli.usage import lines as usage_lines
+from kapelle.cli.usage import usage_lines
 from kapelle.cli.work_view import describe_task as describe
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.report import next_commands
