@@ -21,6 +21,7 @@ from kapelle.domain.text import format_files
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
+    from kapelle.client.records import WorkJson
     from kapelle.workspaces.uninstall import RepositoryLeftovers
 
 _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
@@ -120,6 +121,7 @@ def _stem(name: str) -> str:
 
 def _owners() -> dict[str, set[str]]:
     """Return the ids of all tasks and runs, by the path of their repository."""
+    item: WorkJson
     owners: dict[str, set[str]] = defaultdict(set)
     query = {"archived": True, "nested": True, "light": True, "limit": 200}
     for item in DaemonConnection().pages("/work", query):
