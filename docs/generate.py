@@ -289,7 +289,7 @@ def _for_people(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "$defs": used, "properties": typed}
 
 
-_SPECS = {pattern.name: pattern.spec for pattern in registry.built_in()}
+_SPECS = {pattern.name: pattern.spec for pattern in registry.load_built_in()}
 
 
 def options() -> dict[str, Parts]:

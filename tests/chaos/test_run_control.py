@@ -252,7 +252,7 @@ def test_a_task_that_its_run_is_done_with(kapelle: Instance, repository: Path) -
         said = kapelle.wait(first["id"])["reason"]
     except ApiError as error:
         said = str(error)
-    assert "has gone on" in said
+    assert "has continued" in said
     run = rest(kapelle, run_id)
     assert run["status"] == "completed", run["reason"]
     assert kapelle.get(f"/runs/{run_id}/diff")["files"] == ["one", "two"]

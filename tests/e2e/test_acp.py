@@ -13,7 +13,7 @@ from docs.services import idle_router
 
 from kapelle import __version__
 from kapelle.cli.commands import commands
-from kapelle.patterns.registry import built_in
+from kapelle.patterns.registry import load_built_in
 from tests.e2e.support.instance import Instance
 from tests.e2e.support.repositories import git, make_repository
 
@@ -146,7 +146,7 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     assert (about["name"], about["version"]) == (entry["name"], __version__)
     skill = (plugin / "skills/kapelle/SKILL.md").read_text()
     tools = {row.tool for row in idle_router().every()} | {
-        f"{item.name}_start" for item in built_in()
+        f"{item.name}_start" for item in load_built_in()
     }
     named = set(re.findall(r"`(\w+_\w+)`", skill)) - {"depends_on", "tool_list", "tool_call"}
     assert named <= {name.replace("-", "_") for name in tools}

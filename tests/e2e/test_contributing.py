@@ -44,7 +44,7 @@ def _copy(place: Path) -> Path:
     """The repository without what is made while one works in it, but for what is compiled."""
     unwanted = shutil.ignore_patterns(".*")
     place.mkdir()
-    for name in ("src", "docs", "tests", "bench"):
+    for name in ("src", "docs", "tests", "bench", "web/src"):
         shutil.copytree(ROOT / name, place / name, ignore=unwanted)
     for path in ROOT.glob("*.*"):
         if path.is_file() and not path.name.startswith("."):

@@ -145,7 +145,7 @@ def test_a_follow_up_has_the_environment_and_the_limits_of_its_run(
         (
             "loop",
             {"prompt": "x", "until": ["true"], "direction": "minimize"},
-            "no number to better",
+            "no number to improve",
         ),
         ("loop", {"until": ["true"]}, "either a prompt or steps"),
         ("pipeline", {"steps": ["one"]}, "at least 2"),

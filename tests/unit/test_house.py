@@ -105,7 +105,7 @@ def test_no_module_has_a_single_small_user() -> None:
     assert lonely == []
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "patterns").glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((SOURCE / "patterns").rglob("*.py")), ids=_dotted)
 def test_a_pattern_is_read_in_one_go(path: Path) -> None:
     """A file with its spec, or a part of it; the context is what all of them call."""
     assert _lines(path) <= LONGEST_PATTERN or path.stem == "context"

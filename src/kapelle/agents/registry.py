@@ -1,29 +1,19 @@
-"""Finds agents by name: built-in ones in their file of adapters, others by an entry point."""
+"""Find agents by name: built-in ones in `agents/adapters`, others by an entry point."""
 
 import difflib
 import os
 import pkgutil
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
 
 from kapelle.agents import adapters
-from kapelle.agents.base import (
-    AgentAdapter,
-    AgentCommand,
-    AgentRequest,
-    AgentVerdict,
-    Capabilities,
-    Summary,
-)
-from kapelle.agents.events import AgentEvent
-from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
-from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.task import Exit
+from kapelle.agents.base import AgentAdapter, AgentRequest, Capabilities
+from kapelle.agents.terminal import for_terminal
+from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, KapelleError
 from kapelle.settings import AgentSettings, Settings
 
 GROUP = "kapelle.agents"
@@ -31,7 +21,7 @@ REHEARSAL = "rehearsal"
 
 _TEMPLATE = "command"
 _ACP = "acp"
-# Adapters that are an agent only once somebody has said of which command or model.
+# Adapters that become an agent only by settings that name their command or model.
 _NEED_SETTINGS = frozenset({_TEMPLATE, _ACP, "anthropic", "openai"})
 
 AdapterFactory = Callable[[str, AgentSettings], AgentAdapter]
@@ -39,9 +29,9 @@ AdapterFactory = Callable[[str, AgentSettings], AgentAdapter]
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent that may be named in a task; problem says why it cannot be used as it is.
+    """An agent that a task may name; problem is the reason why it cannot be used now.
 
-    agent is None where there is not even an adapter for it.
+    agent is None if its adapter cannot be loaded.
     """
 
     name: str
@@ -60,17 +50,17 @@ class AgentInfo:
 
 
 def get(name: str, settings: Settings, *, interactive: bool = False) -> AgentAdapter:
-    """The agent of this name, set up; raises AgentNotFound or AgentMisconfigured."""
+    """Return a new adapter for the agent; raise AgentNotFound or AgentMisconfigured."""
     kind = type_of(name, settings)
-    agent = _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
-    if interactive:
-        agent = _in_terminal(agent)
+    agent = _load_adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
     agent.search_path = settings.search_path
+    if interactive:
+        return for_terminal(agent)
     return agent
 
 
 def resolve_default(settings: Settings) -> str:
-    """The agent of a task that names none; raises AgentNotFound when none is chosen."""
+    """Return the default agent's name; raise AgentNotFound if none is configured."""
     if settings.default_agent:
         type_of(settings.default_agent, settings)
         return settings.default_agent
@@ -78,23 +68,23 @@ def resolve_default(settings: Settings) -> str:
 
 
 def available(settings: Settings) -> list[AgentInfo]:
-    """Every agent that can be named, with what is known about it."""
+    """Return all agents that a task may name."""
     return [_info(name, settings) for name in _names(settings)]
 
 
 def describe(name: str, settings: Settings) -> AgentInfo:
-    """What is known about one agent; raises AgentNotFound when there is none of this name."""
+    """Return the description of one agent; raise AgentNotFound if there is no such agent."""
     type_of(name, settings)
     return _info(name, settings)
 
 
 def type_of(name: str, settings: Settings) -> str:
-    """The adapter that an agent has; raises AgentNotFound when there is no such agent."""
+    """Return the name of the agent's adapter; raise AgentNotFound if there is no such agent."""
     entry = settings.agents.get(name)
     if entry and entry.type:
         return entry.type
-    # A command makes a template even under an adapter's name, so that adapters added later
-    # do not change what an existing configuration means; acp itself runs the command it is given.
+    # A command makes a template even under an adapter's name, so that an adapter that is added
+    # later does not change an existing configuration. The adapter acp itself takes a command.
     if entry and entry.command and name != _ACP:
         return _TEMPLATE
     if name in _adapters():
@@ -104,12 +94,13 @@ def type_of(name: str, settings: Settings) -> str:
 
 def _not_found(name: str, settings: Settings) -> AgentNotFound:
     names = _names(settings)
-    if near := difflib.get_close_matches(name.lower(), names, 1, 0.6):
-        text = f"There is no agent {name!r}; did you mean {near[0]}?"
+    matches = difflib.get_close_matches(name.lower(), names, 1, 0.6)
+    if matches:
+        text = f"There is no agent {name!r}; did you mean {matches[0]}?"
         return AgentNotFound(text, hint="`kapelle agents` lists them.")
-    text = f"There is no agent {name!r}; known are: {', '.join(names)}."
-    own = f"""kapelle config set agents.{name}.command '["{name}", "{{prompt}}"]'"""
-    return AgentNotFound(text, hint=f"Any other program becomes one by its command: {own}")
+    text = f"There is no agent {name!r}; the agents are: {', '.join(names)}."
+    command = f"""kapelle config set agents.{name}.command '["{name}", "{{prompt}}"]'"""
+    return AgentNotFound(text, hint=f"To use any other program, set its command: {command}")
 
 
 def _info(name: str, settings: Settings) -> AgentInfo:
@@ -120,30 +111,30 @@ def _info(name: str, settings: Settings) -> AgentInfo:
         kind = type_of(name, settings)
         agent = get(name, settings)
         installed = agent.installed()
-        _try_out(agent, installed)
+        _try_command(agent, installed)
     except KapelleError as error:
         problem = error.message
         hint = error.hint
     except Exception as error:
-        # Adapters may be anybody's, and one that is broken must not hide the others.
+        # Adapters may come from other packages; a broken one must not hide the others.
         problem = f"The adapter {kind!r} fails: {error!r}."
         hint = None
     return AgentInfo(name, kind, is_default, agent, installed, problem, hint)
 
 
-def _try_out(agent: AgentAdapter, installed: str | None) -> None:
-    """Have a command made, which starts nothing; raises AgentMisconfigured when there is none."""
-    if installed and not os.path.isabs(installed):
-        return  # such a program is looked for in the workspace, which is not known yet
-    place = Path("/nowhere")
-    agent.command(AgentRequest("Hello", place, place / "prompt", agent.settings))
+def _try_command(agent: AgentAdapter, program: str | None) -> None:
+    """Build a command without starting it; raise AgentMisconfigured if that is impossible."""
+    if program and not os.path.isabs(program):
+        return  # a relative program is looked up in the workspace, which is not known yet
+    workspace = Path("/nowhere")
+    agent.command(AgentRequest("Hello", workspace, workspace / "prompt", agent.settings))
 
 
-def _adapter(name: str, kind: str) -> AdapterFactory:
+def _load_adapter(name: str, kind: str) -> AdapterFactory:
     entry = _adapters().get(kind)
     if entry is None:
-        known = ", ".join(sorted(_adapters()))
-        text = f"The agent {name!r} is of type {kind!r}, which does not exist; types are: {known}."
+        types = ", ".join(sorted(_adapters()))
+        text = f"The agent {name!r} has the unknown type {kind!r}; types are: {types}."
         raise AgentNotFound(text, hint=f"kapelle config set agents.{name}.type {_TEMPLATE}")
     try:
         return cast(AdapterFactory, entry.load())
@@ -154,12 +145,13 @@ def _adapter(name: str, kind: str) -> AdapterFactory:
 
 @cache
 def _adapters() -> dict[str, EntryPoint]:
-    """Installed ones, and the built-in ones: name.py in adapters holds NameAgent."""
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    """Return all adapters by name; a built-in one has precedence over an installed one."""
+    by_name = {entry.name: entry for entry in entry_points(group=GROUP)}
     for _, name, _ in pkgutil.iter_modules(adapters.__path__):
+        # The module adapters/name.py holds the class NameAgent.
         value = f"{adapters.__name__}.{name}:{name.capitalize()}Agent"
-        found[name] = EntryPoint(name, value, GROUP)
-    return found
+        by_name[name] = EntryPoint(name, value, GROUP)
+    return by_name
 
 
 def _names(settings: Settings) -> list[str]:
@@ -167,62 +159,14 @@ def _names(settings: Settings) -> list[str]:
 
 
 def _how_to_start(settings: Settings) -> str:
+    """Return the hint of an error that no default agent is configured."""
     infos = available(settings)
-    found = [info.name for info in infos if info.installed and info.name != REHEARSAL]
-    none = "No coding agent is installed here. Install one, such as claude, codex or gemini, then"
-    if found:
-        how = f"Installed: {', '.join(found)}. To choose one"
+    names = [info.name for info in infos if info.installed and info.name != REHEARSAL]
+    if names:
+        name = names[0]
+        start = f"Installed: {', '.join(names)}. To choose one"
     else:
-        how = none
-    name = found[0] if found else "claude"
-    return f"{how}: kapelle init, or: kapelle config set default_agent {name}"
-
-
-# What moves the cursor, colours, or names the window, and what a line was before it was redrawn.
-_NOT_TEXT = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P_^X].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0b-\x1f\x7f]"
-)
-
-
-class _InTerminal(AgentAdapter):
-    """What an agent is in a terminal, before its own adapter."""
-
-    reads_whole_output = False
-    hears = False
-
-    def command(self, request: AgentRequest) -> AgentCommand:
-        # Its own adapter is behind it.
-        made = super().command(replace(request, interactive=True))  # type: ignore[safe-super]
-        return replace(made, env={"TERM": "xterm-256color", "COLORTERM": "truecolor", **made.env})
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        text = _NOT_TEXT.sub("", line).rstrip()
-        if text:
-            return [AgentEvent("text", text)]
-        return []
-
-    def parse_stderr(self, line: str) -> list[AgentEvent]:
-        return []
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
-        """Whoever was there knows how it went: only an end by force or with an error is none."""
-        if exit.code == 0:
-            return AgentVerdict(True)
-        reason = self.exit_sentence(exit, "")
-        return AgentVerdict(False, reason, failure=Failure(FailureClass.TASK, reason))
-
-
-def _in_terminal(agent: AgentAdapter) -> AgentAdapter:
-    """The same agent in a terminal; InvalidInput if it has no form for that."""
-    can = agent.capabilities
-    if not can.terminal:
-        hint = "Leave --interactive out; `kapelle agents` names those that can."
-        raise InvalidInput(f"The agent {agent.name} cannot be used in a terminal.", hint=hint)
-    kind = type(agent)
-    made: AgentAdapter = type(kind.__name__, (_InTerminal, kind), {})(agent.name, agent.settings)
-    # Nothing in its output says what it uses, nor which conversation it was.
-    made.reads_whole_output = False
-    kept = {name: getattr(can, name) for name in ("model", "system_prompt", "mcp", "read_only")}
-    made.capabilities = Capabilities(terminal=True, **kept)
-    return made
+        name = "claude"
+        start = "No coding agent is installed here. Install one, such as claude, codex or gemini"
+        start += ", then"
+    return f"{start}: kapelle init, or: kapelle config set default_agent {name}"

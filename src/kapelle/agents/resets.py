@@ -1,6 +1,6 @@
-"""When a limit ends, as a provider says it: in a field, in the words of a message, in headers.
+"""Read when a rate limit ends: from a field, from the text of a message, or from HTTP headers.
 
-The standard library alone: bridges load this too.
+Bridges load this module, too, so it uses the standard library only.
 """
 
 import re
@@ -17,7 +17,7 @@ _UNITS = {
     "d": 86_400,
 }
 _LONGEST_S = 366 * 86_400.0
-# All repetitions are bounded or end at once: an agent writes these texts.
+# All repetitions are bounded or end at once, because an agent may write any text.
 _WAIT = re.compile(
     r"(?:try again|retry|reset\w{0,20}|available(?: again)?|wait)\b"
     r"[^.\n]{0,40}?\b(?:in|after|for)\s+"
@@ -39,13 +39,13 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"limit reached\|(\d{10})\b")
-# A time in whole minutes may have just passed when it is read; it does not mean tomorrow then.
+# A time in whole minutes may have passed just before it is read; it is today's time all the same.
 _JUST_NOW = timedelta(minutes=10)
 _HALF_A_YEAR = timedelta(days=183)
 
 
-def reset_stated(value: object) -> datetime | None:
-    """A time in a field of its own, ISO text or seconds since 1970; None if over a year away."""
+def parse_reset_time(value: object) -> datetime | None:
+    """Return the time in a field, ISO text or seconds since 1970; None if over a year away."""
     at = None
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e9 < value < 1e11:
         at = datetime.fromtimestamp(value, UTC)
@@ -54,55 +54,71 @@ def reset_stated(value: object) -> datetime | None:
     return _unless_too_late(at, datetime.now(UTC))
 
 
-def reset_in(text: str, now: datetime | None = None) -> datetime | None:
-    """A time that a message names: a span, a date, a time of day, or an epoch; None if over a
-    year away."""
+def find_reset_time(text: str, now: datetime | None = None) -> datetime | None:
+    """Return the time that a message names; None if there is none, or one over a year away.
+
+    The message may name a span, a date, a time of day, or seconds since 1970.
+    """
     now = now or datetime.now(UTC)
-    return _unless_too_late(_named_in(text, now), now)
+    return _unless_too_late(_find_time(text, now), now)
 
 
 def _unless_too_late(at: datetime | None, now: datetime) -> datetime | None:
-    """Return the time unless no limit lasts so long."""
+    """Return the time, or None if it is later than any limit lasts."""
     if at is None or (at - now).total_seconds() > _LONGEST_S:
         return None
     return at
 
 
-def _named_in(text: str, now: datetime) -> datetime | None:
-    if found := _EPOCH.search(text):
-        return datetime.fromtimestamp(int(found[1]), UTC)
-    if found := _WAIT.search(text):
-        return now + timedelta(seconds=min(_seconds(found[1]), _LONGEST_S))
-    found = _DATE.search(text) or _CLOCK.search(text)
-    if found:
-        return _on_clock(found, now)
+def _find_time(text: str, now: datetime) -> datetime | None:
+    if epoch := _EPOCH.search(text):
+        return datetime.fromtimestamp(int(epoch[1]), UTC)
+    if span := _WAIT.search(text):
+        return now + timedelta(seconds=min(_seconds(span[1]), _LONGEST_S))
+    clock = _DATE.search(text) or _CLOCK.search(text)
+    if clock:
+        return _on_clock(clock, now)
     return None
 
 
-def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = None) -> str | None:
-    """The ISO time that headers name; of several limits, the last of those used up."""
+def read_retry_headers(
+    headers: Mapping[str, str], status: int, now: datetime | None = None
+) -> str | None:
+    """Return the ISO time at which HTTP headers allow the next request."""
     now = now or datetime.now(UTC)
-    given = {name.lower(): value.strip() for name, value in headers.items()}
-    at = _moment(f"{given.get('retry-after-ms', '')}ms", now)
-    at = at or _moment(given.get("retry-after", ""), now)
+    values = {name.lower(): value.strip() for name, value in headers.items()}
+    at = _moment(f"{values.get('retry-after-ms', '')}ms", now)
+    at = at or _moment(values.get("retry-after", ""), now)
     if at is None and status == 429:
-        names = [name for name in given if "ratelimit" in name and "reset" in name]
-        resets = {name: at for name in names if (at := _moment(given[name], now))}
-        left = {name: given.get(name.replace("reset", "remaining")) for name in resets}
-        used_up = [at for name, at in resets.items() if left[name] in {"0", "0.0"}]
-        at = max(used_up or resets.values(), default=None)
+        at = _reset_of_limits(values, now)
     if at and (at - now).total_seconds() < _LONGEST_S:
         return at.isoformat()
     return None
+
+
+def _reset_of_limits(values: Mapping[str, str], now: datetime) -> datetime | None:
+    """Return the latest reset among the rate limits that are used up, else among all."""
+    resets = []
+    used_up = []
+    for name, value in values.items():
+        if "ratelimit" not in name or "reset" not in name:
+            continue
+        at = _moment(value, now)
+        if at is None:
+            continue
+        resets.append(at)
+        if values.get(name.replace("reset", "remaining")) in {"0", "0.0"}:
+            used_up.append(at)
+    return max(used_up or resets, default=None)
 
 
 def _seconds(span: str) -> float:
     return sum(float(number) * _UNITS[unit.lower()] for number, unit in _PART.findall(span))
 
 
-def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
-    """The moment at which a clock in that zone, or here, shows this time: on that day, or next."""
-    fields = found.groupdict()
+def _on_clock(match: re.Match[str], now: datetime) -> datetime | None:
+    """Return the next moment at which a clock shows the time of a match of _CLOCK or _DATE."""
+    fields = match.groupdict()
     month = fields.get("month")
     year = fields.get("year")
     half = fields["half"]
@@ -110,7 +126,9 @@ def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
         return None  # a bare number is no time of day
     hour = int(fields["hour"] or 0)
     if half:
-        hour = hour % 12 + (12 if half.lower() == "pm" else 0)
+        hour %= 12
+        if half.lower() == "pm":
+            hour += 12
     local = now.astimezone(_zone(fields["zone"]))
     try:
         at = local.replace(hour=hour, minute=int(fields["minute"] or 0), second=0, microsecond=0)
@@ -119,7 +137,7 @@ def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
             at = at.replace(int(year or at.year), number, int(fields["day"]))
             if not year and at < local - _HALF_A_YEAR:
                 at = at.replace(year=at.year + 1)
-        # Whoever says "try again at" names the day where it is another one.
+        # A message with "try again at" names the date unless it is today.
         elif at <= local - _JUST_NOW and not fields["again"]:
             at += timedelta(days=1)
         return at.astimezone(UTC)
@@ -135,7 +153,10 @@ def _zone(name: str | None) -> ZoneInfo | None:
 
 
 def _moment(value: str, now: datetime) -> datetime | None:
-    """Seconds from now or since 1970, a span such as 6m0s, or a date in either usual form."""
+    """Return the time that a header names.
+
+    That is seconds from now or since 1970, a span such as 6m0s, or a date in ISO or HTTP form.
+    """
     span = value.replace(" ", "")
     if _SPAN.fullmatch(span):
         return now + timedelta(seconds=min(_seconds(span), _LONGEST_S))

@@ -1,4 +1,4 @@
-"""Folds the lines of an output into a Summary, in bounded memory; prices what was used."""
+"""Fold the events of an output into a Summary, in bounded memory, and compute its cost."""
 
 import re
 import tomllib
@@ -8,8 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from kapelle.agents.base import AgentAdapter, Summary
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.events import AgentEvent
+from kapelle.agents.verdict import Summary
 from kapelle.domain.task import Usage
 from kapelle.settings.models import Price
 
@@ -17,8 +18,9 @@ _LONGEST_RESULT = 100_000
 _LONGEST_MESSAGE = 10_000
 _TAIL = 10_000
 _LONGEST_NAME = 200
-# A sum is no larger, so that the database can add up those of millions of attempts.
+# The largest sum of one attempt, so that the database can add up those of millions of attempts.
 _LARGEST_SUM = 10**12
+# Whether the agent has answered after an event of this kind; other kinds change nothing.
 _ANSWERS = {"text": True, "tool_call": False, "tool_result": False}
 _FIELDS: dict[str, type[int] | type[float]] = {
     "input_tokens": int,
@@ -27,12 +29,13 @@ _FIELDS: dict[str, type[int] | type[float]] = {
     "turns": int,
     "cost_usd": float,
 }
-# A snapshot's date (-20250929, -2025-09-29, @20250929), or a mark such as [1m].
+# The end of a model's name that its price does not depend on: the date of a snapshot (-20250929,
+# -2025-09-29, @20250929), or a mark such as [1m].
 _SUFFIX = re.compile(r"(?:-20\d{2}-?[01]\d-?[0-3]\d|@[\w.-]+|\[\w+\])$")
 
 
 def summarise(agent: AgentAdapter, lines: Iterable[str]) -> Summary:
-    """What an agent's whole output said; the last word counts."""
+    """Return the summary of an agent's whole output; a later event overrides an earlier one."""
     fold = OutputFold()
     for line in lines:
         for event in agent.parse(line):
@@ -40,8 +43,8 @@ def summarise(agent: AgentAdapter, lines: Iterable[str]) -> Summary:
     return fold.summary()
 
 
-def completed_by(output: Summary, side: Summary) -> Summary:
-    """What an output says, and where it is silent what the agent's side log does."""
+def complete_summary(output: Summary, side: Summary) -> Summary:
+    """Return the summary of an output, with the side log's values for those that it lacks."""
     usage = output.usage
     of_session = output.of_session
     if usage is None:
@@ -58,30 +61,31 @@ def completed_by(output: Summary, side: Summary) -> Summary:
     )
 
 
-def price_of(model: str, overrides: Mapping[str, Price]) -> Price | None:
-    """The price of exactly this model, whichever way it is spelled; never that of another."""
-    names = list(_names(model))
-    tables = (overrides, built_in())
-    return next((table[name] for table in tables for name in names if name in table), None)
+def find_price(model: str, overrides: Mapping[str, Price]) -> Price | None:
+    """Return the price of this very model, in any of its spellings; None if it is unknown."""
+    for table in (overrides, built_in_prices()):
+        for name in _spellings(model):
+            if name in table:
+                return table[name]
+    return None
 
 
-def cost_usd(usage: Usage, price: Price) -> float:
-    """What a usage comes to; its cached tokens are among its input tokens."""
-    cached = min(usage.cached_tokens, usage.input_tokens)
-    if price.cached is None:
-        per_cached = price.input
-    else:
-        per_cached = price.cached
-    dollars = (usage.input_tokens - cached) * price.input + cached * per_cached
-    return (dollars + usage.output_tokens * price.output) / 1e6
+def compute_cost(usage: Usage, price: Price) -> float:
+    """Return the cost of a usage in USD; its cached tokens are part of its input tokens."""
+    cached_tokens = min(usage.cached_tokens, usage.input_tokens)
+    cached_price = price.input if price.cached is None else price.cached
+    micro_usd = (usage.input_tokens - cached_tokens) * price.input
+    micro_usd += cached_tokens * cached_price
+    micro_usd += usage.output_tokens * price.output
+    return micro_usd / 1e6
 
 
 class OutputFold:
-    """Takes an output event by event; summary() is what it comes to at any moment."""
+    """Takes an output event by event; summary() may be called at any time."""
 
     def __init__(self) -> None:
         self._summary = Summary()
-        self.last_text = ""  # what was said last, its pieces together
+        self.last_text = ""  # the last text, with all its pieces
         self._in_pieces = False
         self._is_taken_back = False
         self._is_answered = False
@@ -89,10 +93,11 @@ class OutputFold:
         self.count = UsageCounter()
 
     def add(self, event: AgentEvent) -> None:
-        # An error takes back the result before it, unless the agent goes on.
-        is_last = event.kind not in {"error", "text", "result"} and self._is_taken_back
-        late = event.kind == "error" and self._summary.result is not None
-        self._is_taken_back = is_last or late
+        # An error after a result takes the result back, until the agent continues.
+        if event.kind == "error":
+            self._is_taken_back = self._summary.result is not None
+        elif event.kind in {"text", "result"}:
+            self._is_taken_back = False
         self._is_answered = _ANSWERS.get(event.kind, self._is_answered)
         match event.kind:
             case "text":
@@ -106,7 +111,7 @@ class OutputFold:
             case "model":
                 self._set(model=event.text[:_LONGEST_NAME] or self._summary.model)
             case "result":
-                # An agent may only say that it is done: its answer is its last text.
+                # Some agents report only that they are done: the answer is the last text then.
                 result = event.text[:_LONGEST_RESULT] or self.last_text
                 is_error = event.data.get("is_error") is True
                 self._set(result=result, is_error=is_error, question=None)
@@ -123,22 +128,19 @@ class OutputFold:
         self._summary = replace(self._summary, **fields)
 
     def _add_text(self, text: str, is_piece: bool) -> None:
-        """Take a text, or one more piece of the last one."""
-        goes_on = is_piece and self._in_pieces
-        if goes_on:
-            whole = self.last_text + text
-        else:
-            whole = text
+        """Add a text, or the next piece of the last text."""
+        continues = is_piece and self._in_pieces
+        whole = self.last_text + text if continues else text
         self.last_text = whole[:_LONGEST_RESULT] or self.last_text
-        self._add_tail(text, goes_on)
+        self._add_tail(text, continues)
         self._in_pieces = is_piece
 
-    def _add_tail(self, text: str, goes_on: bool = False) -> None:
-        if goes_on or self._tail is None:
-            newline = ""
-        else:
-            newline = "\n"
-        self._tail = f"{self._tail or ''}{newline}{text[-_TAIL:]}"[-_TAIL:]
+    def _add_tail(self, text: str, continues: bool = False) -> None:
+        tail = text[-_TAIL:]
+        if self._tail is not None:
+            separator = "" if continues else "\n"
+            tail = f"{self._tail}{separator}{tail}"
+        self._tail = tail[-_TAIL:]
 
     @property
     def session_id(self) -> str | None:
@@ -165,25 +167,25 @@ class UsageCounter:
         self.of_session: frozenset[str] = frozenset()
 
     def add(self, data: Mapping[str, Any]) -> None:
-        numbers = {key: _number(data.get(key), kind) for key, kind in _FIELDS.items()}
-        given = {key: number for key, number in numbers.items() if number is not None}
+        counts = _counts(data)
         if data.get("total") is True:
             self._settle()
-            self._take_total(given, data.get("at_least") is True)
+            self._take_total(counts, data.get("at_least") is True)
             of_session = data.get("of_session")
             if isinstance(of_session, list):
-                self.of_session |= frozenset(of_session) & frozenset(given)
+                self.of_session |= frozenset(of_session) & frozenset(counts)
             return
         is_repeated = data.get("id") is not None and data.get("id") == self._last_id
         if not is_repeated:
             self._settle()
         elif data.get("at_least") is True:
-            given = {key: max(number, self._last.get(key, 0)) for key, number in given.items()}
-            given = {**self._last, **given}
-        self._last, self._last_id = given, data.get("id")
+            counts = {key: max(number, self._last.get(key, 0)) for key, number in counts.items()}
+            counts = {**self._last, **counts}
+        self._last = counts
+        self._last_id = data.get("id")
 
     def _settle(self) -> None:
-        """Add the last event for certain: nothing with its id comes any more."""
+        """Add the last event to the sums, because no later event replaces it."""
         self._sums = self._total()
         self._last = {}
         self._last_id = None
@@ -205,6 +207,16 @@ class UsageCounter:
         return Usage(**sums) if sums else None
 
 
+def _counts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a usage event that hold a valid number."""
+    counts = {}
+    for key, kind in _FIELDS.items():
+        number = _number(data.get(key), kind)
+        if number is not None:
+            counts[key] = number
+    return counts
+
+
 def _number(value: object, kind: type[int] | type[float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53:
         return kind(value)
@@ -212,17 +224,18 @@ def _number(value: object, kind: type[int] | type[float]) -> Any:
 
 
 @cache
-def built_in() -> Mapping[str, Price]:
+def built_in_prices() -> Mapping[str, Price]:
+    """Return the prices of prices.toml by model."""
     text = files("kapelle.agents").joinpath("prices.toml").read_text(encoding="utf-8")
     return {name: Price(**price) for name, price in tomllib.loads(text)["models"].items()}
 
 
-def _names(model: str) -> Iterator[str]:
-    """Its name, then without the provider before it, then without the date or marks after it."""
-    bare = ""
-    shorter = model.rpartition("/")[2]
+def _spellings(model: str) -> Iterator[str]:
+    """Yield a model's name, then without its provider, then also without its date and marks."""
     yield model
-    while shorter and shorter != bare:
-        yield shorter
-        bare = shorter
-        shorter = _SUFFIX.sub("", shorter)
+    name = model.rpartition("/")[2]
+    previous = ""
+    while name and name != previous:
+        yield name
+        previous = name
+        name = _SUFFIX.sub("", name)

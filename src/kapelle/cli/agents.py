@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.agents.base import remark
+from kapelle.agents.versions import describe_version
 from kapelle.cli.command import LISTS, CommandOutput, JsonFlag, argument, command_group, flag
 from kapelle.cli.config import ConfigEntry, Repo, change, current, loaded, shown_entries
 from kapelle.cli.format import WORK_FAILED, mark, moment, now, one_line, paint, short, until
@@ -147,7 +147,7 @@ def _parts(result: dict[str, Any]) -> list[str]:
     if not agent["installed"] or (not result["usable"] and live is None):
         return [advice(result["problem"] or agent["status"], result["hint"])]
     if agent["tested"]:
-        parts = [remark(result["version"], agent["tested"])]
+        parts = [describe_version(result["version"], agent["tested"])]
     else:
         parts = []
     if login := login_words(agent["login"]):

@@ -270,7 +270,7 @@ def agents(home: Home) -> Iterator[DoctorFinding]:
 
 
 def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None) -> DoctorFinding:
-    from kapelle.agents.base import compared, remark
+    from kapelle.agents.versions import compare_versions, describe_version
 
     name = f"agent {info.name}"
     if info.problem:
@@ -280,7 +280,7 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
     else:
         tested = None
     if tested:
-        parts = [remark(version, tested)]
+        parts = [describe_version(version, tested)]
     else:
         parts = [str(info.installed)]
     if login and (words := login_words(login)):
@@ -292,7 +292,7 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
     hint = None
     if login and login["source"] == "none" and login["needed"]:
         hint = f"Log in with its own program, or: kapelle agents config set {info.name} api_key"
-    elif version and tested and compared(version, tested) == "older":
+    elif version and tested and compare_versions(version, tested) == "older":
         if info.agent:
             command = info.agent.update_command
         else:
@@ -303,7 +303,7 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.base import version_in
+    from kapelle.agents.versions import find_version
     from kapelle.runner.command import read_output
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
@@ -313,7 +313,7 @@ def _version(info: "AgentInfo") -> str | None:
         said = read_output([info.installed, "--version"], env, Path("/"), _VERSION_S)
     except OSError:
         return None
-    return version_in(said or "")
+    return find_version(said or "")
 
 
 def _default_agent(name: str | None, known: "list[AgentInfo]") -> DoctorFinding:

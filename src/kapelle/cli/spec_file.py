@@ -315,9 +315,9 @@ def _validated(
 ) -> dict[str, Any]:
     from pydantic import ValidationError
 
-    from kapelle.patterns.registry import shipped
+    from kapelle.patterns.registry import find_shipped
 
-    found = shipped(pattern)
+    found = find_shipped(pattern)
     assert found is not None, "only what is built in takes a file"
     try:
         spec = found.spec.model_validate(values)

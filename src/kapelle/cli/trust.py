@@ -128,7 +128,7 @@ def prompts(
     from kapelle.patterns import registry
     from kapelle.settings.trust import determine_standing, find_executable
 
-    built_in = {f"{one.name}/{role}": text for one in registry.built_in()
+    built_in = {f"{one.name}/{role}": text for one in registry.load_built_in()
                 for role, text in one.prompts.items()}  # fmt: skip
     asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
     found = find_executable(Home.default(), current())

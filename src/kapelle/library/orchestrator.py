@@ -27,8 +27,8 @@ from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, enco
 from kapelle.library.worktree import AUTHOR, create_or_dismiss, library_home
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
-from kapelle.patterns.roles import TeamResult
 from kapelle.patterns.team import TeamSpec, team
+from kapelle.patterns.team.progress import TeamResult
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
 
@@ -214,8 +214,8 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
 
 def _kept(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
     """What the team had come to."""
-    if context.kept:
-        kept = context.kept.result(reason, stopped_by)
+    if context.state:
+        kept = context.state.result(reason, stopped_by)
     else:
         kept = None
     if isinstance(kept, TeamResult):

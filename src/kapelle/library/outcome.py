@@ -14,7 +14,7 @@ from kapelle.domain.budget import NOTHING, Spent
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.library.execution import block_on
 from kapelle.library.worktree import AUTHOR
-from kapelle.patterns.roles import TeamResult
+from kapelle.patterns.team.progress import TeamResult
 from kapelle.workspaces import Workspaces
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
-"""Orchestrations as durable functions: each pattern is straight-line code over a Context.
+"""Patterns: durable functions, each of them straight-line code over a Context.
 
-A pattern of one's own needs only what is named here.
+A pattern of your own needs only the names exported here.
 """
 
 from kapelle.patterns.context import Context

@@ -1,4 +1,4 @@
-"""A list of independent pieces of work, so many at once, and one report at the end."""
+"""Run a list of independent tasks with limited concurrency, and report all outcomes."""
 
 from typing import Any
 
@@ -9,25 +9,26 @@ from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, Directory, Name, Turns, field
 from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
-from kapelle.patterns.registry import pattern, shipped
+from kapelle.patterns.registry import find_shipped, pattern
 from kapelle.patterns.results import Failed, RunResult, TaskResult
 from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role, RunChecks, argument_of
 
-# What an item says of its run.
+# The fields of an item that its run takes over.
 _OF_RUN = ("agent", "model", "directory", "priority")
+_MAX_REASONS = 5
 
 
 class ItemSpec(PartSpec):
-    """One piece of work of a batch; as a plain string, its prompt."""
+    """One item of a batch; as a plain string, its prompt."""
 
-    title: Name | None = field(None, "what it is called; by default the first line of its prompt")
-    directory: Directory | None = field(None, "where it is done, another repository too")
-    checks: list[CheckSpec] = field([], "what must pass besides the batch's checks", max_length=100)
+    title: Name | None = field(None, "title; by default the first line of the prompt")
+    directory: Directory | None = field(None, "working directory, possibly of another repository")
+    checks: list[CheckSpec] = field([], "checks in addition to those of the batch", max_length=100)
     pattern: Name | None = field(
-        None, "done by a run of this pattern, debate for example, instead of by a task"
+        None, "pattern that does the item by a run, debate for example, instead of by a task"
     )
-    options: dict[str, Any] = field({}, "what that pattern is asked for besides")
-    max_turns: Turns | None = field(None, "maximum number of turns of an attempt at it")
+    options: dict[str, Any] = field({}, "further fields of the pattern's specification")
+    max_turns: Turns | None = field(None, "maximum number of turns per attempt")
 
     @property
     def label(self) -> str:
@@ -35,13 +36,13 @@ class ItemSpec(PartSpec):
 
 
 class BatchSpec(PatternSpec):
-    """A list of independent pieces of work, so many of them at once."""
+    """A list of independent items, done with limited concurrency."""
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Have agents work off a list of independent items, so many at once.",
+            "Run a list of independent tasks with limited concurrency.",
             "The items are the prompts, then those of --item, or those of a file; "
-            "`kapelle batches` keeps lists. What fails stops no other item.",
+            "`kapelle batches` stores lists. A failed item stops no other item.",
             file=("--file", "-F", "Read the items from YAML or TOML; - is stdin."),
         )
     )
@@ -49,30 +50,30 @@ class BatchSpec(PatternSpec):
     items: list[ItemSpec] = Field(
         default=[],
         max_length=1_000,
-        description="what is done; each is a prompt or an object",
+        description="items; each is a prompt or an object",
         json_schema_extra=argument(
             "PROMPT",
-            help="What each item asks for; - reads one of them from stdin.",
+            help="Prompt of an item; - reads one from stdin.",
             more=("--item", "A further item; repeatable."),
         ),
     )
     saved: Name | None = field(
-        None, "the saved list whose items are worked off, as it is at the start", "--list",
-        metavar="NAME",
-    )  # fmt: skip
-    at_once: int = field(4, "how many items are under way at a time", ge=1, le=100)
+        None, "saved list of items, read when the run starts", "--list", metavar="NAME"
+    )
+    at_once: int = field(4, "number of items done at the same time", ge=1, le=100)
     pattern: Name | None = field(
-        None, "the pattern that does the items which name none; by default each is a task",
+        None,
+        "pattern for the items that name none; by default each item is a task",
         metavar="PATTERN",
-    )  # fmt: skip
-    options: dict[str, Any] = field({}, "what that pattern is asked for besides the prompt")
-    checks: RunChecks = field([], "what must pass of every item", "--check", kind="check")
+    )
+    options: dict[str, Any] = field({}, "further fields of that pattern's specification")
+    checks: RunChecks = field([], "checks that every item must pass", "--check", kind="check")
     max_turns: Turns | None = field(
-        None, "maximum number of turns of an attempt at an item that is a task and names none"
+        None, "maximum number of turns per attempt, for items that are tasks and set none"
     )
     merge: bool = field(
-        True, "bring what passed into the run's branch; without it each item stays on its own",
-    )  # fmt: skip
+        True, "merge passed items into the run's branch; otherwise each keeps its own branch"
+    )
 
     @property
     def subject(self) -> str:
@@ -85,9 +86,13 @@ class BatchSpec(PatternSpec):
             for item in self.items
         ]
 
+    def pattern_of(self, item: ItemSpec) -> str | None:
+        """Return the name of the pattern that does an item; None if a task does it."""
+        return item.pattern or self.pattern
+
     def turns_of(self, item: ItemSpec) -> int | None:
-        """Return the limit of an item that is a task; a run of a pattern has limits of its own."""
-        if item.pattern or self.pattern:
+        """Return the limit of an item that is a task; a run of a pattern has its own limits."""
+        if self.pattern_of(item):
             return None
         return item.max_turns or self.max_turns
 
@@ -97,47 +102,58 @@ class BatchSpec(PatternSpec):
 
     @property
     def inner_runs(self) -> list[tuple[str, dict[str, Any]]]:
-        found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
+        runs: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
         for item in self.items:
-            if name := item.pattern or self.pattern:
+            name = self.pattern_of(item)
+            if name:
+                # Items that differ in their prompts alone need the same agents.
                 kind = (name, item.agent, item.model, item.directory, repr(item.options))
-                found.setdefault(kind, (name, self.asked(item)))
-        return [*found.values()]
+                runs.setdefault(kind, (name, self.run_spec(item)))
+        return list(runs.values())
 
     @model_validator(mode="after")
     def _patterns_fit(self) -> "BatchSpec":
-        """What a run of an item would be refused for is told before anything begins."""
+        """Refuse items whose runs would be refused, before any item begins."""
         if not self.items:
             raise ValueError(
                 "there is no item: name prompts, a saved list (--list NAME) or a file (-F FILE)"
             )
         for number, item in enumerate(self.items, 1):
-            name = item.pattern or self.pattern
+            name = self.pattern_of(item)
             if name == "batch":
                 raise ValueError(f"item {number}: a batch holds no batches")
-            if name and (found := shipped(name)):
-                try:
-                    found.spec.model_validate({"directory": self.directory, **self.asked(item)})
-                except ValidationError as error:
-                    raise ValueError(f"item {number} ({name}): {format_problems(error)}") from None
+            shipped = find_shipped(name) if name else None
+            if shipped is None:
+                continue  # a repository's own pattern is checked when the run starts
+            try:
+                shipped.spec.model_validate({"directory": self.directory, **self.run_spec(item)})
+            except ValidationError as error:
+                raise ValueError(f"item {number} ({name}): {format_problems(error)}") from None
         return self
 
-    def asked(self, item: ItemSpec) -> dict[str, Any]:
-        """The spec of the run that does an item; its prompt is what the pattern's command takes."""
-        given = {key: value for key in _OF_RUN if (value := getattr(item, key)) is not None}
-        given |= {"title": item.label, **self.options, **item.options}
-        found = shipped(item.pattern or self.pattern or "")
-        if found:
-            fields = found.spec.model_fields
-        else:
-            fields = {}
-        name = (found and argument_of(found.spec)) or "prompt"
-        is_list = name in fields and "list" in str(fields[name].annotation)
-        return {name: [item.prompt] if is_list else item.prompt, **given}
+    def run_spec(self, item: ItemSpec) -> dict[str, Any]:
+        """Return the specification of the run that does an item.
+
+        The item's prompt becomes the argument of the pattern's command.
+        """
+        argument_name = "prompt"
+        prompt: str | list[str] = item.prompt
+        shipped = find_shipped(self.pattern_of(item) or "")
+        if shipped is not None:
+            argument_name = argument_of(shipped.spec) or argument_name
+            about = shipped.spec.model_fields.get(argument_name)
+            if about is not None and "list" in str(about.annotation):
+                prompt = [item.prompt]
+        values: dict[str, Any] = {argument_name: prompt}
+        for name in _OF_RUN:
+            value = getattr(item, name)
+            if value is not None:
+                values[name] = value
+        return {**values, "title": item.label, **self.options, **item.options}
 
 
 class ItemOutcome(BaseModel):
-    """What became of an item, and why."""
+    """The outcome of an item."""
 
     number: int
     title: str
@@ -150,20 +166,23 @@ class ItemOutcome(BaseModel):
 
 
 class BatchResult(BaseModel):
+    """The outcomes of all items; verified tells whether all of them are verified."""
+
     items: list[ItemOutcome]
     reason: str
-    verified: bool = False  # whether all of them are
+    verified: bool = False
 
 
 @pattern("batch", spec=BatchSpec)
 async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
-    """Work off a list of independent items, so many at once, and tell of each what became of it."""
-    titles = enumerate((item.label for item in spec.items), 1)
-    items = [ItemOutcome(number=number, title=title) for number, title in titles]
+    """Run a list of independent items with limited concurrency, and report each outcome."""
+    items = []
+    for number, item in enumerate(spec.items, 1):
+        items.append(ItemOutcome(number=number, title=item.label))
     result = ctx.keep(BatchResult(items=items, reason=""))
     ended: list[ItemOutcome] = []
 
-    async def one(item: ItemSpec, outcome: ItemOutcome) -> None:
+    async def work_on(item: ItemSpec, outcome: ItemOutcome) -> None:
         async with ctx.lock("items", spec.at_once):
             try:
                 await _perform(ctx, spec, item, outcome)
@@ -172,40 +191,43 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
             except (Failed, KapelleError) as error:
                 outcome.status = "failed"
                 outcome.reason = str(error)
-        # An item whose work is completed may still wait for its merge, which may fail.
+        # Counted when it has ended: a completed item may still fail to merge.
         ended.append(outcome)
         done = sum(item.status == "completed" for item in ended)
         await ctx.progress(items=len(items), ended=len(ended), done=done, failed=len(ended) - done)
 
-    await ctx.gather(*map(one, spec.items, items))
-    failed = [item for item in items if item.status != "completed"]
-    if failed:
-        told = "; ".join(f"{item.number} ({item.title}): {item.reason}" for item in failed[:5])
-        if len(failed) > 5:
-            more = f"; and {len(failed) - 5} more"
-        else:
-            more = ""
-        raise Failed(f"{len(failed)} of {len(items)} items failed: {told}{more}", result)
+    await ctx.gather(*map(work_on, spec.items, items))
+    failures = [item for item in items if item.status != "completed"]
+    if failures:
+        raise Failed(_describe_failures(failures, len(items)), result)
     if spec.checks and any(item.merged for item in items):
-        together = await ctx.check(*spec.checks)
-        if not together.passed:
-            names = ", ".join(check.name for check in together.failed)
+        outcome = await ctx.check(*spec.checks)
+        if not outcome.passed:
+            names = ", ".join(check.name for check in outcome.failed)
             raise Failed(f"each item is done, but all together {names} fails", result)
+    unverified = sum(not item.verified for item in items)
+    result.verified = unverified == 0
+    result.reason = "the item is done"
     if len(items) > 1:
         result.reason = f"all {len(items)} items are done"
-    else:
-        result.reason = "the item is done"
-    unseen = sum(not item.verified for item in items)
-    result.verified = not unseen
-    if 0 < unseen < len(items):
-        result.reason += f", {unseen} not verified"
+    if 0 < unverified < len(items):
+        result.reason += f", {unverified} not verified"
     return result
 
 
+def _describe_failures(failures: list[ItemOutcome], total: int) -> str:
+    reasons = [f"{one.number} ({one.title}): {one.reason}" for one in failures[:_MAX_REASONS]]
+    if len(failures) > _MAX_REASONS:
+        reasons.append(f"and {len(failures) - _MAX_REASONS} more")
+    return f"{len(failures)} of {total} items failed: {'; '.join(reasons)}"
+
+
 async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemOutcome) -> None:
+    """Do an item by a run or a task, merge its work and record the outcome."""
     work: TaskResult | RunResult
-    if name := item.pattern or spec.pattern:
-        work = await ctx.run(name, spec.asked(item))
+    name = spec.pattern_of(item)
+    if name:
+        work = await ctx.run(name, spec.run_spec(item))
     else:
         work = await ctx.task(
             item.prompt,
@@ -223,9 +245,8 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
     outcome.status = work.status.value
     if work.ok and work.changed and spec.merge and ctx.is_git:
         async with ctx.lock("merge"):
-            merged = await ctx.merge(work)
-        outcome.merged = merged.ok
-        if not merged.ok and not merged.elsewhere:
-            problem = f"it is done, but could not be merged: {merged.problem}"
+            merge = await ctx.merge(work)
+        outcome.merged = merge.ok
+        if not merge.ok and not merge.elsewhere:
             outcome.status = "failed"
-            outcome.reason = problem
+            outcome.reason = f"it is done, but could not be merged: {merge.problem}"

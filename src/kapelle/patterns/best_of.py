@@ -1,4 +1,4 @@
-"""The same task to several at once: checks sort them out, a score or a judge picks one."""
+"""Give one task to several agents: checks exclude some, a score or a judge picks the best."""
 
 from typing import ClassVar
 
@@ -24,77 +24,89 @@ from kapelle.patterns.spec import (
 
 
 class BestOfSpec(PatternSpec):
-    """The same task to several at once; checks sort them out, a score or a judge picks one."""
+    """One task for several candidates, of which checks and a score or a judge pick the best."""
 
     needs_git: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Give the same task to several at once and keep the best of what they made.",
-            "Each works in a worktree of its own. What fails a check is out; of the rest a score "
-            "or a judge picks one.",
+            "Give the same task to several agents and keep the best result.",
+            "Each candidate works in its own worktree. A failed check excludes a candidate; a "
+            "score or a judge picks one of the others.",
         )
     )
 
-    prompt: Prompt = Field(description="the task that all get", json_schema_extra=prompt_argument())
+    prompt: Prompt = Field(
+        description="task for all candidates", json_schema_extra=prompt_argument()
+    )
     candidates: list[CandidateSpec] = field(
-        [], "who takes part: agent, agent:model, or an object", "--candidate",
-        metavar="AGENT[:MODEL]", kind="list", max_length=20,
-    )  # fmt: skip
+        [],
+        "candidates: agent, agent:model, or an object",
+        "--candidate",
+        metavar="AGENT[:MODEL]",
+        kind="list",
+        max_length=20,
+    )
     count: int | None = field(
-        None, "so many tries of the one candidate or the run's agent; 2 when none is named", "-n",
-        ge=2, le=20,
-    )  # fmt: skip
+        None,
+        "number of tries of the only candidate or the run's agent; 2 if no candidate is named",
+        "-n",
+        ge=2,
+        le=20,
+    )
     checks: list[CheckSpec] = field(
-        [], "what must pass for a candidate to be chosen", "--check", kind="check", max_length=100
+        [],
+        "checks that a candidate must pass to be chosen",
+        "--check",
+        kind="check",
+        max_length=100,
     )
-    eval: ScoreCommand = field(None, "a command whose last line is a candidate's score")
+    eval: ScoreCommand = field(None, "command whose last line is a candidate's score")
     direction: Direction = field(None, "whether the smaller or the larger score wins")
-    eval_timeout_s: ScoreTimeout = field(600, "the longest that eval may take")
+    eval_timeout_s: ScoreTimeout = field(600, "time limit of eval")
     judge: OptionalAgentName = field(
-        None, "the agent that chooses where there is no eval; by default the run's agent"
+        None, "agent that chooses where there is no eval; by default the run's agent"
     )
-    judge_model: ModelName = field(None, "the judge's model")
+    judge_model: ModelName = field(None, "model of the judge")
 
     @property
     def roles(self) -> list[Role]:
+        roles = [self.role(entrant.agent, entrant.model) for entrant in self.entrants]
         if self.eval is None:
-            judges = [self.role(self.judge, self.judge_model)]
-        else:
-            judges = []
-        return [*(self.role(entrant.agent, entrant.model) for entrant in self.entrants), *judges]
+            roles.append(self.role(self.judge, self.judge_model))
+        return roles
 
     @property
     def entrants(self) -> list[CandidateSpec]:
-        """All who take part, in order."""
+        """Return every candidate, in order, one for each of its tries."""
         if len(self.candidates) > 1:
             return self.candidates
         return (self.candidates or [CandidateSpec()]) * (self.count or 2)
 
     @model_validator(mode="after")
     def _is_complete(self) -> "BestOfSpec":
-        many = len(self.candidates)
-        counted = self.count is not None
-        scored = self.eval is not None
-        directed = self.direction is not None
+        number = len(self.candidates)
+        has_count = self.count is not None
+        has_eval = self.eval is not None
+        has_direction = self.direction is not None
         refuse(
             (
-                many > 1 and counted,
+                number > 1 and has_count,
                 "`count` is for tries of one candidate, and these are several candidates",
                 ("count",),
             ),
             (
-                many == 1 and not counted,
+                number == 1 and not has_count,
                 "one candidate alone is no choice: name more with `candidates`, or add `count`",
                 ("candidates", "count"),
             ),
             (
-                scored != directed,
+                has_eval != has_direction,
                 "`eval` prints a number and `direction` says which is better: give both or neither",
                 ("eval", "direction"),
             ),
             (
-                scored and self.judge is not None,
+                has_eval and self.judge is not None,
                 "either the number of `eval` decides or `judge` does: leave one of them out",
                 ("eval", "judge"),
             ),
@@ -102,8 +114,10 @@ class BestOfSpec(PatternSpec):
         return self
 
 
-_JUDGE = """Several agents did the same task, each in a copy of the files of its own. Choose the one
-whose work is best: correct first, then simple, then complete.
+_JUDGE = """Several agents did the same task, each in its own copy of the files.
+
+1. Compare their work.
+2. Choose the one whose work is best: correct first, then simple, then complete.
 
 ## The task
 {task}
@@ -137,35 +151,35 @@ async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     await ctx.gather(*(_try(ctx, spec, number, who, result) for number, who in entrants))
     eligible = [candidate for candidate in result.candidates if candidate.problem is None]
     await ctx.progress(candidates=len(result.candidates), eligible=len(eligible))
-    winner, why = await _choose(ctx, spec, result.candidates, eligible)
+    winner, reason = await _choose(ctx, spec, result.candidates, eligible)
     result.winner = winner.number
-    result.reason = why
+    result.reason = reason
     for candidate in result.candidates:
         if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
             await ctx.put_away(candidate.task)
-    merged = await ctx.merge(winner.task)
-    result.commit = merged.commit
+    merge = await ctx.merge(winner.task)
+    result.commit = merge.commit
     await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
-    if not merged.ok:
-        raise Failed(f"{why}, but it could not be merged: {merged.problem}", result)
+    if not merge.ok:
+        raise Failed(f"{reason}, but it could not be merged: {merge.problem}", result)
     return result
 
 
 async def _try(
-    ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec, result: BestOfResult
+    ctx: Context, spec: BestOfSpec, number: int, entrant: CandidateSpec, result: BestOfResult
 ) -> None:
-    """Have one do the task; it joins the result's candidates, which are in order of number."""
+    """Have a candidate do the task, and add it to the result in order of number."""
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
         role="candidate",
-        agent=who.agent,
-        model=who.model,
+        agent=entrant.agent,
+        model=entrant.model,
         workspace="own",
         checks=["diff_not_empty", *spec.checks],
     )
-    candidate = Candidate(number=number, agent=task.agent, model=who.model, task=task)
+    candidate = Candidate(number=number, agent=task.agent, model=entrant.model, task=task)
     result.candidates.append(candidate)
     result.candidates.sort(key=lambda item: item.number)
     if not task.ok:
@@ -173,22 +187,21 @@ async def _try(
         return
     candidate.changes = await ctx.changes(task)
     if spec.eval is not None:
-        scored = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
-        candidate.score = scored.value
-        candidate.problem = scored.problem
+        score = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
+        candidate.score = score.value
+        candidate.problem = score.problem
 
 
 async def _choose(
     ctx: Context, spec: BestOfSpec, candidates: list[Candidate], eligible: list[Candidate]
 ) -> tuple[Candidate, str]:
+    """Return the best eligible candidate and the reason; raise Failed if none is eligible."""
     if not eligible:
-        told = "; ".join(f"{c.number} ({c.agent}): {c.problem}" for c in candidates)
-        raise Failed(f"no candidate did it: {told}")
+        problems = "; ".join(f"{one.number} ({one.agent}): {one.problem}" for one in candidates)
+        raise Failed(f"no candidate did it: {problems}")
     if spec.eval is not None:
-        if spec.direction == "minimize":
-            sign = 1
-        else:
-            sign = -1
+        # With this factor the smallest score is the best one.
+        sign = 1 if spec.direction == "minimize" else -1
         best = min(eligible, key=lambda candidate: sign * (candidate.score or 0.0))
         return best, f"candidate {best.number} ({best.agent}) has the best score: {best.score:.12g}"
     if len(eligible) == 1:
@@ -200,24 +213,29 @@ async def _choose(
 async def _judge(
     ctx: Context, spec: BestOfSpec, eligible: list[Candidate]
 ) -> tuple[Candidate, str]:
-    described = []
+    """Have a judge choose a candidate; return it with the reason."""
+    descriptions = []
     for candidate in eligible:
-        work = await ctx.changes(candidate.task, patch=True)
-        described.append(
+        diff = await ctx.changes(candidate.task, patch=True)
+        descriptions.append(
             f"## Candidate {candidate.number}\nIt said:\n~~~\n{candidate.task.text[-2000:]}\n~~~\n"
-            f"Its changes:\n~~~\n{work}\n~~~"
+            f"Its changes:\n~~~\n{diff}\n~~~"
         )
-    prompt = ctx.prompt("judge", _JUDGE, task=spec.prompt, candidates="\n\n".join(described))
-    winner = {"enum": [one.number for one in eligible], "description": "the best one's number"}
-    why = {"type": "string", "description": "why, in a few sentences"}
-    shape = {"type": "object", "properties": {"winner": winner, "reasoning": why}}
+    prompt = ctx.prompt("judge", _JUDGE, task=spec.prompt, candidates="\n\n".join(descriptions))
+    numbers = [candidate.number for candidate in eligible]
+    schema = {
+        "type": "object",
+        "properties": {
+            "winner": {"enum": numbers, "description": "the best one's number"},
+            "reasoning": {"type": "string", "description": "why, in a few sentences"},
+        },
+        "required": ["winner"],
+    }
     choice = await ctx.query(
-        prompt, {**shape, "required": ["winner"]}, title="Judge", role="judge", agent=spec.judge,
-        model=spec.judge_model,
-    )  # fmt: skip
-    chosen = next(one for one in eligible if one.number == choice["winner"])
+        prompt, schema, title="Judge", role="judge", agent=spec.judge, model=spec.judge_model
+    )
+    winner = next(candidate for candidate in eligible if candidate.number == choice["winner"])
+    reason = f"the judge chose candidate {winner.number}"
     if choice.get("reasoning"):
-        said = f": {choice['reasoning']}"
-    else:
-        said = ""
-    return chosen, f"the judge chose candidate {chosen.number}{said}"
+        reason += f": {choice['reasoning']}"
+    return winner, reason

@@ -1,4 +1,4 @@
-"""Two sides debate in rounds; what comes of it may be acted on, and verified by the other side."""
+"""Debate a matter between two agents in rounds; one may act on the outcome, the other verifies."""
 
 from typing import ClassVar, Literal
 
@@ -10,68 +10,81 @@ from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import CandidateSpec, OptionalAgentName, PatternSpec, Prompt, Role
 
 Side = Literal["one", "two"]
 PROMPTS = {
     "state": """\
-You are side {side} of two in a debate. Look into the matter by yourself, in the files where it is \
-about them; change nothing. State your position, and your verdict: at first on what is proposed \
-(partial where nothing is), later on the other side's last position. Agree only if you would sign \
-it as it stands; change your mind where the other side is right, and say so.""",
+You are side {side} of two in a debate.
+
+1. Look into the matter yourself, in the files if it is about them. Change nothing.
+2. State your position.
+3. Give your verdict: in the first round on the proposal (partial if there is none), later on the \
+other side's last position.
+4. Agree only if you would sign that position as it stands. Where the other side is right, change \
+your mind and say so.""",
     "minutes": """\
-You took no part in this debate. Write its minutes: what was agreed, what is open and why, and \
-what follows. Judge nothing yourself.""",
+You took no part in this debate. Write its minutes.
+
+1. State what was agreed.
+2. State what is open and why.
+3. State what follows.
+4. Judge nothing yourself.""",
     "act": """\
-You took part in a debate. Do now what is asked for, by what came of it.""",
+You took part in a debate. Do now what is asked for, in line with the outcome of the debate.""",
     "verify": """\
-You took part in a debate, and the other side has acted on it. Look at what was done, try what can \
-be tried, and say whether it is what came of the debate; change nothing.""",
+You took part in a debate, and the other side has acted on it.
+
+1. Look at the work, and try what can be tried. Change nothing.
+2. Decide whether the work agrees with the outcome of the debate.""",
     "refine": """\
-The other side has looked at your work. Mend what it found, or say why not.""",
+The other side has looked at your work. Mend what it found, or state why not.""",
 }
 
 
 class DebateSpec(PatternSpec):
-    """A matter that two sides debate in rounds until they agree or the rounds are over."""
+    """A matter that two sides debate in rounds, until they agree or the last round is over."""
 
     never_blocks: ClassVar[bool] = True
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Have two agents debate a matter in rounds, and one of them act on what comes of it."
+            "Have two agents debate a matter in rounds, and one of them act on the outcome."
         )
     )
 
-    prompt: Prompt = Field(description="what it is about", json_schema_extra=prompt_argument())
+    prompt: Prompt = Field(description="matter to debate", json_schema_extra=prompt_argument())
     sides: list[CandidateSpec] = field(
-        [], "the two who debate; by default the run's agent on both sides", "--side",
-        metavar="AGENT[:MODEL]", kind="list", max_length=2,
-    )  # fmt: skip
-    rounds: int = field(3, "how many rounds there are at most", ge=1, le=10)
+        [],
+        "the two sides; by default the run's agent on both",
+        "--side",
+        metavar="AGENT[:MODEL]",
+        kind="list",
+        max_length=2,
+    )
+    rounds: int = field(3, "maximum number of rounds", ge=1, le=10)
     loops: int = field(
-        1, "how often the whole debate is held, each told what came of those before", ge=1, le=20
+        1, "number of debates about the matter, each with the outcome of the last", ge=1, le=20
     )
     action: Prompt | None = field(
         None,
-        'a task to do after the debate, such as "Implement what you agreed on"',
+        'task to do after the debate, such as "Implement what you agreed on"',
         metavar="PROMPT",
-    )  # fmt: skip
-    actor: Side = field("one", "the side that does it")
+    )
+    actor: Side = field("one", "side that does this task")
     verify: bool = field(False, "let the other side review the result, which is then revised once")
     checks: list[CheckSpec] = field(
-        [], "what must pass when it is done", "--check", kind="check", max_length=100
+        [], "checks that the task must pass", "--check", kind="check", max_length=100
     )
-    minutes: OptionalAgentName = field(None, "an agent that takes no side, and writes the minutes")
+    minutes: OptionalAgentName = field(None, "agent that takes no side and writes the minutes")
 
     @property
     def roles(self) -> list[Role]:
+        roles = [self.role(who.agent, who.model) for who in self.both.values()]
         if self.minutes:
-            third = [self.role(self.minutes)]
-        else:
-            third = []
-        return [*(self.role(who.agent, who.model) for who in self.both.values()), *third]
+            roles.append(self.role(self.minutes))
+        return roles
 
     @property
     def both(self) -> dict[Side, CandidateSpec]:
@@ -81,11 +94,11 @@ class DebateSpec(PatternSpec):
     @model_validator(mode="after")
     def _fits(self) -> "DebateSpec":
         if len(self.sides) == 1:
-            text = "a debate has two sides: name the other one with `sides`, too"
-            raise BrokenRule(text, "sides")
+            problem = "a debate has two sides: name the other one with `sides`, too"
+            raise BrokenRule(problem, "sides")
         if self.action is None and (self.verify or self.checks):
-            text = "`verify` and `checks` are about what is done: add `action`"
-            raise BrokenRule(text, "verify", "checks", "action")
+            problem = "`verify` and `checks` are about the action: add `action`"
+            raise BrokenRule(problem, "verify", "checks", "action")
         return self
 
 
@@ -107,28 +120,32 @@ class Verification(BaseModel):
 
 
 class Debate(BaseModel):
-    """One debate with what followed; each round has the stances of both sides."""
+    """One debate: rounds with the stances of both sides, the actor's answer, verifications."""
 
     rounds: list[dict[Side, Stance]] = []
     consensus: bool = False
     minutes: Minutes | None = None
-    acted: str | None = None  # what the actor said
+    acted: str | None = None
     verifications: list[Verification] = []
 
     @property
-    def told(self) -> str:
-        lines = []
-        for number, stances in enumerate(self.rounds, 1):
-            for side, one in stances.items():
-                reasons = "".join(f"\n- {reason}" for reason in one.reasons)
-                lines.append(f"Round {number}, side {side}: {one.verdict}\n{one.position}{reasons}")
+    def text(self) -> str:
+        """Return the debate for prompts: its minutes, or else every stance, and the outcome."""
         if self.minutes is not None:
-            lines = [self.minutes.model_dump_json(indent=1)]
-        if self.consensus:
-            came = "both sides agree"
+            sections = [self.minutes.model_dump_json(indent=1)]
         else:
-            came = "they do not agree"
-        return "\n\n".join([*lines, f"What came of it: {came}."])
+            sections = self._stance_texts()
+        outcome = "both sides agree" if self.consensus else "they do not agree"
+        return "\n\n".join([*sections, f"What came of it: {outcome}."])
+
+    def _stance_texts(self) -> list[str]:
+        texts = []
+        for number, stances in enumerate(self.rounds, 1):
+            for side, stance in stances.items():
+                lines = [f"Round {number}, side {side}: {stance.verdict}", stance.position]
+                lines += [f"- {reason}" for reason in stance.reasons]
+                texts.append("\n".join(lines))
+        return texts
 
 
 class DebateResult(BaseModel):
@@ -140,48 +157,49 @@ class DebateResult(BaseModel):
 
 @pattern("debate", spec=DebateSpec, prompts=PROMPTS)
 async def debate(ctx: Context, spec: DebateSpec) -> DebateResult:
-    """Have two agents debate a matter in rounds, and one of them act on what comes of it."""
+    """Have two agents debate a matter in rounds, and one of them act on the outcome."""
     result = ctx.keep(DebateResult())
     for number in range(1, spec.loops + 1):
-        if result.debates:
-            before = result.debates[-1].told
-        else:
-            before = ""
-        held = Debate()
-        result.debates.append(held)
-        while len(held.rounds) < spec.rounds and not held.consensus:
-            await _show(ctx, spec, number, held, "debate")
-            stances = await ctx.gather(
-                *(_state(ctx, spec, side, before, held) for side in spec.both)
-            )
-            held.rounds.append(dict(zip(spec.both, stances, strict=True)))
-            held.consensus = all(one.verdict == "agree" for one in stances)
-        result.consensus = held.consensus
-        if held.consensus:
-            ended = "consensus in"
-        else:
-            ended = "disagreement after"
-        result.reason = f"{ended} {format_count(len(held.rounds), 'round')}"
-        await _show(ctx, spec, number, held, "minutes" if spec.minutes else "debate")
+        earlier = result.debates[-1].text if result.debates else ""
+        current = Debate()
+        result.debates.append(current)
+        while len(current.rounds) < spec.rounds and not current.consensus:
+            await _report(ctx, spec, number, current, "debate")
+            await _hold_round(ctx, spec, earlier, current)
+        result.consensus = current.consensus
+        ending = "consensus in" if current.consensus else "disagreement after"
+        result.reason = f"{ending} {format_count(len(current.rounds), 'round')}"
+        await _report(ctx, spec, number, current, "minutes" if spec.minutes else "debate")
         if spec.minutes:
-            asked = ctx.prompt("minutes", PROMPTS["minutes"], matter=spec.prompt, debate=held.told)
-            held.minutes = await ctx.query(
-                asked, Minutes, title="Minutes", role="minutes", agent=spec.minutes
-            )
+            await _write_minutes(ctx, spec, current)
         if spec.action is not None:
-            await _show(ctx, spec, number, held, "act")
-            await _act(ctx, spec, held, result)
-        await _show(ctx, spec, number, held, "done")
+            await _report(ctx, spec, number, current, "act")
+            await _act(ctx, spec, current, result)
+        await _report(ctx, spec, number, current, "done")
     return result
 
 
-async def _state(ctx: Context, spec: DebateSpec, side: Side, before: str, held: Debate) -> Stance:
+async def _hold_round(ctx: Context, spec: DebateSpec, earlier: str, current: Debate) -> None:
+    """Have both sides state their positions at the same time."""
+    stances = await ctx.gather(*(_state(ctx, spec, side, earlier, current) for side in spec.both))
+    current.rounds.append(dict(zip(spec.both, stances, strict=True)))
+    current.consensus = all(stance.verdict == "agree" for stance in stances)
+
+
+async def _state(
+    ctx: Context, spec: DebateSpec, side: Side, earlier: str, current: Debate
+) -> Stance:
+    """Have a side state its position; earlier is the text of the debate before this one."""
     prompt = ctx.prompt(
-        "state", PROMPTS["state"], side=side, matter=spec.prompt, the_debate_before=before,
-        debate_so_far=held.told if held.rounds else "",
-    )  # fmt: skip
+        "state",
+        PROMPTS["state"],
+        side=side,
+        matter=spec.prompt,
+        the_debate_before=earlier,
+        debate_so_far=current.text if current.rounds else "",
+    )
     who = spec.both[side]
-    number = len(held.rounds) + 1
+    number = len(current.rounds) + 1
     return await ctx.query(
         prompt,
         Stance,
@@ -193,49 +211,78 @@ async def _state(ctx: Context, spec: DebateSpec, side: Side, before: str, held: 
     )
 
 
-async def _act(ctx: Context, spec: DebateSpec, held: Debate, result: DebateResult) -> None:
-    """Have one side act on the debate, and the other look at that, once more after a refinement."""
+async def _write_minutes(ctx: Context, spec: DebateSpec, current: Debate) -> None:
+    prompt = ctx.prompt("minutes", PROMPTS["minutes"], matter=spec.prompt, debate=current.text)
+    current.minutes = await ctx.query(
+        prompt, Minutes, title="Minutes", role="minutes", agent=spec.minutes
+    )
+
+
+async def _act(ctx: Context, spec: DebateSpec, current: Debate, result: DebateResult) -> None:
+    """Have one side act on the debate and the other verify that, once more after a refinement.
+
+    Raise Failed if the action fails, or if the other side does not accept it.
+    """
     actor = spec.both[spec.actor]
-    other = spec.both["two" if spec.actor == "one" else "one"]
-    told = {"matter": spec.prompt, "debate": held.told, "what_is_asked_for": spec.action or ""}
-    role = "act"
-    before = None
-    for again in (False, True):
+    parts = {"matter": spec.prompt, "debate": current.text, "what_is_asked_for": spec.action or ""}
+    earlier = None
+    for role, title in (("act", "Action"), ("refine", "Refinement")):
         work = await ctx.task(
-            ctx.prompt(role, PROMPTS[role], **told),
-            title="Refinement" if again else "Action",
+            ctx.prompt(role, PROMPTS[role], **parts),
+            title=title,
             role=role,
             agent=actor.agent,
             model=actor.model,
             checks=spec.checks,
-            continue_from=before,
+            continue_from=earlier,
         )
-        held.acted = work.text
+        current.acted = work.text
         result.commit = await ctx.commit("What came of the debate")
         if not work.ok:
             raise Failed(f"{result.reason}, but it was not done: {work.reason}", result)
         if not spec.verify:
             return
-        asked = ctx.prompt("verify", PROMPTS["verify"], **told, what_was_said=work.text,
-                           what_was_changed=await ctx.changes(patch=True))  # fmt: skip
-        found = await ctx.query(
-            asked,
-            Verification,
-            title="Verification",
-            role="verify",
-            agent=other.agent,
-            model=other.model,
-        )
-        held.verifications.append(found)
-        if found.holds:
+        verification = await _verify(ctx, spec, parts, work)
+        current.verifications.append(verification)
+        if verification.holds:
             return
-        role = "refine"
-        before = work.id
-        told["what_the_other_side_found"] = "\n".join(f"- {issue}" for issue in found.issues)
+        earlier = work.id
+        issues = "\n".join(f"- {issue}" for issue in verification.issues)
+        parts["what_the_other_side_found"] = issues
     raise Failed(f"{result.reason}, but the other side does not accept what was done", result)
 
 
-async def _show(ctx: Context, spec: DebateSpec, number: int, held: Debate, phase: str) -> None:
-    at = {"loop": number, "loops": spec.loops, "round": len(held.rounds), "rounds": spec.rounds}
-    verdicts = [{side: one.verdict for side, one in pair.items()} for pair in held.rounds]
-    await ctx.progress(**at, phase=phase, verdicts=verdicts)
+async def _verify(
+    ctx: Context, spec: DebateSpec, parts: dict[str, str], work: TaskResult
+) -> Verification:
+    """Have the other side verify the work of the actor."""
+    verifier = spec.both["two" if spec.actor == "one" else "one"]
+    prompt = ctx.prompt(
+        "verify",
+        PROMPTS["verify"],
+        **parts,
+        what_was_said=work.text,
+        what_was_changed=await ctx.changes(patch=True),
+    )
+    return await ctx.query(
+        prompt,
+        Verification,
+        title="Verification",
+        role="verify",
+        agent=verifier.agent,
+        model=verifier.model,
+    )
+
+
+async def _report(ctx: Context, spec: DebateSpec, number: int, current: Debate, phase: str) -> None:
+    verdicts: list[dict[Side, str]] = []
+    for stances in current.rounds:
+        verdicts.append({side: stance.verdict for side, stance in stances.items()})
+    await ctx.progress(
+        loop=number,
+        loops=spec.loops,
+        round=len(current.rounds),
+        rounds=spec.rounds,
+        phase=phase,
+        verdicts=verdicts,
+    )

@@ -1,4 +1,4 @@
-"""Steps one after another: each goes on where the one before it ended, and is told of it."""
+"""Do steps in order: each continues from the step before it and knows its outcome."""
 
 from typing import Literal
 
@@ -15,16 +15,14 @@ from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role
 class StepSpec(PartSpec):
     """One step of a pipeline; as a plain string, its prompt."""
 
-    name: Name | None = field(
-        None, "what the step is called; by default the first line of its prompt"
-    )
+    name: Name | None = field(None, "name of the step; by default the first line of its prompt")
     directory: Directory | None = field(
-        None, "where this step works; elsewhere than in the repository with workspaces each"
+        None, "working directory; outside the repository only with workspaces each"
     )
     system_prompt: Text | None = field(
-        None, "standing instructions for this step", max_length=MAX_PROMPT_BYTES
+        None, "system prompt of the step", max_length=MAX_PROMPT_BYTES
     )
-    checks: list[CheckSpec] = field([], "what must pass for the step to be done", max_length=100)
+    checks: list[CheckSpec] = field([], "checks that the step must pass", max_length=100)
 
     @property
     def label(self) -> str:
@@ -32,11 +30,11 @@ class StepSpec(PartSpec):
 
 
 class PipelineSpec(PatternSpec):
-    """Steps one after another, each told what those before it did."""
+    """Steps in order, each with the outcome of those before it."""
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Have agents do steps one after another, each told what the one before it did.",
+            "Have agents do steps in order, each with the outcome of the step before.",
             "The steps are the prompts, then those of --step, or those of a file.",
             file=("--file", "-F", "Read the steps from YAML or TOML; - is stdin."),
         )
@@ -45,15 +43,15 @@ class PipelineSpec(PatternSpec):
     steps: list[StepSpec] = Field(
         min_length=2,
         max_length=20,
-        description="what is done, in order; each is a prompt or an object",
+        description="steps in order; each is a prompt or an object",
         json_schema_extra=argument(
             "PROMPT",
-            help="What each step does; - reads one of them from stdin.",
+            help="Prompt of a step; - reads one from stdin.",
             more=("--step", "A further step; repeatable."),
         ),
     )
     workspaces: Literal["shared", "each"] = field(
-        "shared", "one worktree through all steps, or one each, from where the one before ended"
+        "shared", "one worktree for all steps, or one for each, made from the step before"
     )
 
     @property
@@ -86,7 +84,7 @@ class PipelineResult(BaseModel):
 
 @pattern("pipeline", spec=PipelineSpec)
 async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
-    """Steps one after another, each told what the one before it did."""
+    """Have agents do steps in order, each with the outcome of the step before."""
     result = ctx.keep(PipelineResult(steps=[], reason=""))
     await play_steps(ctx, spec.steps, result.steps, own=spec.workspaces == "each")
     result.reason = f"all {len(spec.steps)} steps are done"
@@ -96,17 +94,18 @@ async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
 async def play_steps(
     ctx: Context,
     steps: list[StepSpec],
-    played: list[StepOutcome],
+    outcomes: list[StepOutcome],
     *,
     own: bool = False,
     note: str = "",
     before: str | None = None,
 ) -> None:
-    """Play steps in order, each of which joins played when it has ended; one that fails raises
-    Failed.
+    """Do steps in order and add each to outcomes when it has ended; raise Failed if one fails.
 
-    before is a task that the first step goes on from; note is added to every prompt.
+    With own, each step has its own worktree, which is merged at its end. note is added to every
+    prompt. before is the id of a task that the first step continues from.
     """
+    earlier = before
     for number, step in enumerate(steps, 1):
         await ctx.progress(step=number, steps=len(steps), doing=step.label)
         task = await ctx.task(
@@ -114,18 +113,19 @@ async def play_steps(
             title=f"{step.label} ({number}/{len(steps)})",
             role="step",
             **{name: getattr(step, name) for name in (*OF_TASK, "system_prompt", "checks")},
-            continue_from=played[-1].task.id if played else before,
+            continue_from=earlier,
             workspace="own" if own else "run",
             afresh=own,
         )
-        played.append(StepOutcome(name=step.label, task=task))
+        earlier = task.id
+        outcomes.append(StepOutcome(name=step.label, task=task))
         if not task.ok:
             raise Failed(
                 f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
             )
         if own and task.changed:
-            # The next one begins with it, and what was done stays if a later one fails.
-            merged = await ctx.merge(task)
-            if not merged.ok and not merged.elsewhere:
-                why = f"the work of step {number} could not be merged: {merged.problem}"
-                raise Failed(why)
+            # The next step begins with this work, which stays even if a later step fails.
+            merge = await ctx.merge(task)
+            if not merge.ok and not merge.elsewhere:
+                reason = f"the work of step {number} could not be merged: {merge.problem}"
+                raise Failed(reason)

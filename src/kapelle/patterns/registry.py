@@ -1,6 +1,6 @@
-"""Finds patterns by name: built-in ones, installed ones, a person's and a repository's own.
+"""Find patterns by name: built-in ones, installed ones, and those in a file.
 
-Which files of somebody's own may be imported, `engine/runs/patterns.py` decides.
+`engine/runs/patterns.py` decides which files of a person or a repository may be imported.
 """
 
 import importlib
@@ -27,7 +27,8 @@ from kapelle.patterns.spec import PatternSpec
 
 GROUP = "kapelle.patterns"
 _MARK = "__kapelle_pattern__"
-# What a file's threads do at once, they do before this has passed.
+# Grace period for threads that an imported file has started: what they print or break at once
+# happens within it.
 _THREADS_S = 1.0
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -35,13 +36,16 @@ F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 @dataclass(frozen=True)
 class Pattern:
-    """A durable function with the specification that it takes."""
+    """A durable function with the specification that it takes.
+
+    prompts holds the built-in prompt of each role that a repository may replace.
+    """
 
     name: str
     spec: type[PatternSpec]
     function: Callable[..., Coroutine[Any, Any, Any]]
     origin: str
-    prompts: Mapping[str, str]  # what its roles are told, as far as a repository may say otherwise
+    prompts: Mapping[str, str]
 
     @property
     def summary(self) -> str:
@@ -49,14 +53,15 @@ class Pattern:
 
     @property
     def spec_schema(self) -> dict[str, Any]:
-        """The JSON schema of what it takes; raises InvalidInput if there is none."""
+        """Return the JSON schema of the specification; raise InvalidInput if there is none."""
         try:
             schema = self.spec.model_json_schema()
             json.dumps(schema)
         except Exception as error:
-            why = (str(error).splitlines() or [type(error).__name__])[0]
+            lines = str(error).splitlines() or [type(error).__name__]
             raise InvalidInput(
-                f"{self.origin}: the spec of the pattern {self.name!r} has no JSON schema: {why}"
+                f"{self.origin}: the spec of the pattern {self.name!r} has no JSON schema: "
+                f"{lines[0]}"
             ) from error
         return schema
 
@@ -64,10 +69,12 @@ class Pattern:
 def pattern(
     name: str, *, spec: type[PatternSpec], prompts: Mapping[str, str] | None = None
 ) -> Callable[[F], F]:
-    """Make an async function of a Context and a spec a pattern of this name; prompts are those
-    that it gives to ctx.prompt, by their roles."""
+    """Register an async function of a Context and a spec as a pattern of this name.
+
+    prompts maps roles to the built-in texts that the function passes to ctx.prompt.
+    """
     if not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
-        raise ValueError(f"{name!r} is no name for a pattern: use letters, digits and dashes")
+        raise ValueError(f"{name!r} is not a pattern name: use letters, digits and dashes")
     if not issubclass(spec, PatternSpec):
         raise TypeError(f"the spec of the pattern {name} must be a subclass of PatternSpec")
 
@@ -81,48 +88,55 @@ def pattern(
 
 
 @cache
-def built_in() -> list[Pattern]:
-    """Every pattern of this package: each stands in a file of its name, and needs nothing else."""
-    names = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
-    modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
-    return [item for module in modules for item in _defined(module, "Kapelle")]
+def load_built_in() -> tuple[Pattern, ...]:
+    """Return every pattern of this package.
+
+    Each pattern is a module or a package of its own name; nothing else names it.
+    """
+    patterns: list[Pattern] = []
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
+        imported = importlib.import_module(f"{__package__}.{module.name}")
+        patterns += _patterns_of(imported, "Kapelle")
+    return tuple(patterns)
 
 
-def shipped(name: str) -> Pattern | None:
-    """The built-in or installed pattern of this name, which depends on no files of a person's."""
-    found = next((item for item in built_in() if item.name == name), None)
-    if found:
-        entry = None
-    else:
-        entry = installed().get(name)
-    return loaded(entry) if entry else found
+def find_shipped(name: str) -> Pattern | None:
+    """Return the built-in or installed pattern of this name, without reading a person's files."""
+    for candidate in load_built_in():
+        if candidate.name == name:
+            return candidate
+    entry = list_installed().get(name)
+    return load_installed(entry) if entry else None
 
 
 @cache
-def installed() -> dict[str, EntryPoint]:
-    """The patterns of other packages."""
+def list_installed() -> dict[str, EntryPoint]:
+    """Return the entry points of patterns in other packages, by name."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def loaded(entry: EntryPoint) -> Pattern:
+def load_installed(entry: EntryPoint) -> Pattern:
+    """Import the pattern of an entry point; raise InvalidInput if that fails."""
     try:
         function = entry.load()
     except Exception as error:
         raise InvalidInput(
             f"The pattern {entry.name!r} ({entry.value}) cannot be loaded: {error}."
         ) from error
-    return _pattern(function, entry.value)
+    return _as_pattern(function, entry.value)
 
 
-def tell(path: str) -> None:
-    """Import the file whose text is on stdin, print what it defines, and end this process, whatever
-    else goes on in it."""
+def print_patterns(path: str) -> None:
+    """Import the file whose text is on stdin, print its patterns as JSON, and end the process.
+
+    The file's own output is discarded, and its threads do not keep the process alive.
+    """
     answer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     items = []
     problems = []
     try:
-        for item in in_file(Path(path), sys.stdin.buffer.read().decode()):
+        for item in load_file(Path(path), sys.stdin.buffer.read().decode()):
             try:
                 items.append(describe(item).model_dump())
             except InvalidInput as error:
@@ -137,30 +151,34 @@ def tell(path: str) -> None:
 
 
 def describe(item: Pattern) -> PatternView:
-    """What a list shows of a pattern; raises InvalidInput if its spec has no schema."""
-    about = {"name": item.name, "summary": item.summary, "origin": item.origin}
-    return PatternView(**about, spec_schema=item.spec_schema)
+    """Return the view of a pattern for lists; raise InvalidInput if its spec has no schema."""
+    return PatternView(
+        name=item.name, summary=item.summary, origin=item.origin, spec_schema=item.spec_schema
+    )
 
 
-def in_file(path: Path, text: str) -> list[Pattern]:
-    """The patterns in a file with this text."""
-    return _defined(_module(path, text), str(path))
+def load_file(path: Path, text: str) -> list[Pattern]:
+    """Return the patterns that a file with this text defines."""
+    return _patterns_of(_execute_module(path, text), str(path))
 
 
-def _defined(module: ModuleType, origin: str) -> list[Pattern]:
-    """The patterns that a module defines, not those that it imports."""
-    own = [
-        item
-        for item in vars(module).values()
-        if hasattr(item, _MARK) and getattr(item, "__module__", None) == module.__name__
-    ]
-    return [_pattern(item, origin) for item in dict.fromkeys(own)]
+def _patterns_of(module: ModuleType, origin: str) -> list[Pattern]:
+    """Return the patterns that a module defines, not those that it imports."""
+    functions = []
+    for member in vars(module).values():
+        is_own = getattr(member, "__module__", None) == module.__name__
+        # One function may have several names.
+        if is_own and hasattr(member, _MARK) and member not in functions:
+            functions.append(member)
+    return [_as_pattern(function, origin) for function in functions]
 
 
 @lru_cache(maxsize=100)
-def _module(path: Path, text: str) -> ModuleType:
-    """The module that a text makes, and nothing else: an importer would read the file once more, or
-    take compiled code that lies beside it."""
+def _execute_module(path: Path, text: str) -> ModuleType:
+    """Return a module made from exactly this text.
+
+    An importer would read the file a second time, or load compiled code beside it.
+    """
     name = f"kapelle_patterns_{sha256(str(path).encode()).hexdigest()[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
@@ -170,24 +188,25 @@ def _module(path: Path, text: str) -> ModuleType:
     except KapelleError:
         raise
     except BaseException as error:
-        raise InvalidInput(f"{_place(path, error)}: {type(error).__name__}: {error}") from error
+        raise InvalidInput(
+            f"{_format_place(path, error)}: {type(error).__name__}: {error}"
+        ) from error
     return module
 
 
-def _place(path: Path, error: BaseException) -> str:
-    """The line of the file in which it went wrong."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+def _format_place(path: Path, error: BaseException) -> str:
+    """Return the file with the number of the line that raised an error, if that is known."""
+    line = None
     if isinstance(error, SyntaxError):
         line = error.lineno
-    elif lines:
-        line = lines[-1]
     else:
-        line = None
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(path):
+                line = frame.lineno
     return f"{path}:{line}" if line else str(path)
 
 
-def _pattern(function: Any, origin: str) -> Pattern:
+def _as_pattern(function: Any, origin: str) -> Pattern:
     if not hasattr(function, _MARK):
         raise InvalidInput(f"{origin} is not marked with @pattern.")
     name, spec, prompts = getattr(function, _MARK)

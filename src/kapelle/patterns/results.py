@@ -1,22 +1,24 @@
-"""What a pattern is told about what it started; each is kept as JSON, so it survives a crash."""
+"""Results of a pattern's calls: how tasks, runs, checks and merges ended.
+
+The journal stores each result as JSON, so that it survives a crash.
+"""
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.json_schema import resolve_references
 from kapelle.domain.states import RunStatus, Stopper, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
+# Characters of an output that an agent gets to read.
 _TAIL = 4_000
 
 
 class WorkResult(Record):
-    """How a task or a run ended, and what it left in a worktree of its own."""
+    """The end of a task or run, and the commit that it left in a worktree of its own."""
 
     id: str
     status: TaskStatus | RunStatus
@@ -34,19 +36,19 @@ class WorkResult(Record):
 
     @property
     def changed(self) -> bool:
-        """Whether it left a commit of its own; always false in place."""
+        """Tell whether the work left a commit of its own; always false in place."""
         return self.commit is not None and self.commit != self.base_commit
 
 
 class RunResult(WorkResult):
-    """How a run inside a run ended."""
+    """The end of a run inside a run."""
 
     status: RunStatus
     result: Any = None
 
 
 class TaskResult(WorkResult):
-    """How a task ended. A failed one is a result like any other, never an exception."""
+    """The end of a task. A failed task is a result like any other, never an exception."""
 
     status: TaskStatus
     text: str = ""  # the agent's last answer
@@ -58,29 +60,39 @@ class TaskResult(WorkResult):
 
     @classmethod
     def of(cls, task: Task) -> "TaskResult":
-        costs = [attempt.usage.cost_usd for attempt in task.attempts if attempt.usage]
-        known = [cost for cost in costs if cost is not None]
-        same = {"id", "status", "reason", "verified", "directory", "title", "stopped_by"}
+        costs = []
+        for attempt in task.attempts:
+            if attempt.usage and attempt.usage.cost_usd is not None:
+                costs.append(attempt.usage.cost_usd)
+        last = task.attempts[-1] if task.attempts else None
         return cls(
-            **{name: getattr(task, name) for name in same},
-            **{name: getattr(task.workspace, name) for name in ("branch", "base_commit", "commit")},
+            id=task.id,
+            status=task.status,
+            reason=task.reason,
+            title=task.title,
+            directory=task.directory,
+            base_commit=task.workspace.base_commit,
+            commit=task.workspace.commit,
+            cost_usd=sum(costs) if costs else None,
+            verified=task.verified,
             text=task.result or "",
+            branch=task.workspace.branch,
             failed_checks=[check for check in task.checks if not check.passed],
-            cost_usd=sum(known) if known else None,
-            agent=task.attempts[-1].agent if task.attempts else task.agent,
-            failure=task.attempts[-1].failure if task.attempts else None,
+            agent=last.agent if last else task.agent,
+            failure=last.failure if last else None,
+            stopped_by=task.stopped_by,
         )
 
 
 class Combined(Record):
-    """What a task's branch holds with the run's merged into it, and the files that conflict."""
+    """The commit of a task's branch with the run's merged into it, and the conflicting files."""
 
     commit: str
     conflicts: list[str] = Field(default=[])
 
 
 class Checked(Record):
-    """What checks found, in their order."""
+    """The results of checks, in their order."""
 
     checks: list[CheckResult]
 
@@ -94,7 +106,7 @@ class Checked(Record):
 
 
 class Scored(Record):
-    """A number, or why there is none."""
+    """The number of a score command, or the reason why there is none."""
 
     value: float | None
     output: str
@@ -102,13 +114,15 @@ class Scored(Record):
 
 
 class Merged(Record):
-    """Whether a task's branch is in the run's; otherwise why it is not."""
+    """The result of a merge into the run's branch: the commit, or the problem.
+
+    elsewhere means that the task worked in another repository, so there is nothing to merge into.
+    """
 
     commit: str | None
     problem: str | None = None
     conflict: bool = False
     elsewhere: bool = False
-    """Whether the task worked in another repository, where there is nothing to merge into."""
 
     @property
     def ok(self) -> bool:
@@ -116,9 +130,9 @@ class Merged(Record):
 
 
 class Failed(Exception):
-    """Raised by a pattern: its run failed, for this reason and with this result.
+    """Raised by a pattern to fail its run with this reason and result.
 
-    limit names the field of the specification whose limit was reached, if that can be raised.
+    limit names the field of the specification whose limit was reached, if a person can raise it.
     """
 
     def __init__(self, reason: str, result: Any = None, limit: str | None = None) -> None:
@@ -129,7 +143,7 @@ class Failed(Exception):
 
 
 class UnusableAnswer(Failed):
-    """Raised where an agent answered twice, and neither answer could be read."""
+    """Raised when an agent answered twice and neither answer could be read."""
 
 
 # Not the 7 of build-7, which is a part of a name.
@@ -137,88 +151,32 @@ _NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?
 
 
 def read_score(printed: str, output: str) -> Scored:
-    """The number in the last line that is not empty; output is what is kept of all it printed."""
+    """Return the number in the last line of a text that is not empty.
+
+    output is the part of the text to keep in the result.
+    """
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    value = _number(lines[-1]) if lines else None
+    last = lines[-1] if lines else ""
+    value = _parse_number(last)
     if value is not None:
         return Scored(value=value, output=output)
-    if lines:
-        shown = f"{lines[-1][:200]!r}"
-    else:
-        shown = "nothing"
-    problem = f"the last line of the score command is {shown}, not a number"
+    quoted = f"{last[:200]!r}" if lines else "nothing"
+    problem = f"the last line of the score command is {quoted}, not a number"
     return Scored(value=None, output=output, problem=problem)
 
 
-def _number(line: str) -> float | None:
-    """The number that a line is, or the only one in it."""
-    found = _NUMBER.findall(line.replace("\N{MINUS SIGN}", "-"))
-    if len(found) != 1:
+def _parse_number(line: str) -> float | None:
+    """Return the only number in a line; None if there are several or none."""
+    numbers = _NUMBER.findall(line.replace("\N{MINUS SIGN}", "-"))
+    if len(numbers) != 1:
         return None
     try:
-        value = float(found[0].replace("_", ""))
+        value = float(numbers[0].replace("_", ""))
     except ValueError:
         return None
     return value if math.isfinite(value) else None
 
 
-class Decision(BaseModel):
-    done: bool = Field(description="whether the work is done")
-    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
-
-
-class Rating(BaseModel):
-    score: float = Field(description="the score", allow_inf_nan=False)
-    reasoning: str = Field(default="", description="why, and what would make it better")
-
-
-_FINITE = TypeAdapter(Annotated[float, Field(strict=True, allow_inf_nan=False)])
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """passed is for conditions, score for numbers; output is what the next iteration is told."""
-
-    passed: bool
-    score: float | None
-    output: str
-    problem: str | None = None
-
-    @staticmethod
-    def require(schema: dict[str, Any], *, scored: bool) -> None:
-        """Raise ValueError unless a schema for a judge's answer asks for what decides."""
-        asked = resolve_references(schema).get("properties", {})
-        wanted = ("score",) if scored else ("done", "continue")
-        if scored:
-            kinds = {"number", "integer"}
-        else:
-            kinds = {"boolean"}
-        found = [asked[name] for name in wanted if name in asked]
-        types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
-        if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
-            if scored:
-                kind = "a number"
-            else:
-                kind = "true or false"
-            raise ValueError(
-                f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
-            )
-
-    @classmethod
-    def read(cls, found: dict[str, Any], text: str, *, scored: bool) -> "Judgement":
-        """What a judge's answer decides; raises Failed if it does not."""
-        if scored:
-            try:
-                return cls(True, _FINITE.validate_python(found.get("score")), text)
-            except ValidationError:
-                why = f"the judge's answer has no number named score: {text[:300]}"
-                raise Failed(why) from None
-        done = found.get("done", None if "continue" not in found else not found["continue"])
-        if not isinstance(done, bool):
-            raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
-        return cls(done, None, text, None if done else text)
-
-
 def fenced(output: str) -> str:
-    """The end of what was printed, as an agent is shown it."""
+    """Return the end of a program's output as a block of Markdown."""
     return f"~~~\n{output[-_TAIL:]}\n~~~"

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SecretStr
 
 from kapelle.agents import registry
-from kapelle.agents.base import AgentAdapter, Comparison, compared, version_in
+from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import AgentInfo
+from kapelle.agents.versions import Comparison, compare_versions, find_version
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
@@ -160,7 +161,7 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
         env = agent_environment(parts.environ, settings, agent)
         found["version"], problem = await _version(info.installed, env)
     if found["version"] and agent.tested:
-        found["comparison"] = compared(found["version"], agent.tested)
+        found["comparison"] = compare_versions(found["version"], agent.tested)
     if live and problem is None:
         found["live"], found["hint"] = await _call(parts, agent, settings)
         problem = found["live"].reason
@@ -177,7 +178,7 @@ async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str |
         return None, f"{program} cannot be run: {error.strerror or error}."
     if said is None:
         return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
-    return version_in(said), None
+    return find_version(said), None
 
 
 async def _call(

@@ -14,7 +14,7 @@ from mcp.client.stdio import stdio_client
 
 async def look(prompt: str, config: dict[str, Any]) -> str:
     [(_, server)] = config["mcpServers"].items()
-    url = re.search(r"runs at (\S+),", prompt)
+    url = re.search(r"application at (\S+)\. It runs", prompt)
     place = re.search(r"you verify in (\S+)\.\n", prompt)
     assert url, prompt
     assert place, prompt

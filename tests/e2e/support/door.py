@@ -32,7 +32,7 @@ class Answer:
         """The stable code of an error, which has exactly one shape."""
         found = self.json()
         assert set(found) == {"error"}, found
-        assert set(found["error"]) == {"code", "message", "hint"}, found
+        assert set(found["error"]) == {"code", "message", "hint", "fields"}, found
         assert self.headers["Content-Type"] == "application/json"
         return str(found["error"]["code"])
 

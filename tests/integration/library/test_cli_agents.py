@@ -200,7 +200,7 @@ def test_an_agent_that_cannot_be_held_back_says_so() -> None:
     for agent in ("opencode", "rehearsal"):
         with pytest.raises(AgentMisconfigured, match="skip_permissions=False"):
             CliAgent(agent, skip_permissions=False)
-    with pytest.raises(AgentMisconfigured, match="up to its command"):
+    with pytest.raises(AgentMisconfigured, match="cannot limit the permissions"):
         CliAgent.command(["mytool", "{prompt}"], skip_permissions=False)
     CliAgent.aider(skip_permissions=False)
 

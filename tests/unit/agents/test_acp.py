@@ -13,7 +13,7 @@ from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.session import choice
 from kapelle.agents.bridges.acp.updates import ToolCallState, Updates
 from kapelle.agents.events import JsonObject
-from kapelle.agents.failures import failure_of
+from kapelle.agents.failures import classify_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
 from kapelle.settings import AgentSettings
@@ -98,7 +98,7 @@ def test_a_provider_is_named_where_the_agent_takes_it(tmp_path: Path) -> None:
     settings = program(tmp_path, "claude-agent-acp").model_copy(update={"base_url": "http://x"})
     assert ordered(tmp_path, settings).env["ANTHROPIC_BASE_URL"] == "http://x"
     settings = program(tmp_path, "codex-acp").model_copy(update={"base_url": "http://x"})
-    with pytest.raises(AgentMisconfigured, match="takes no address"):
+    with pytest.raises(AgentMisconfigured, match="cannot set the base URL"):
         ordered(tmp_path, settings)
 
 
@@ -223,7 +223,7 @@ def retried(program: str, line: str) -> list[tuple[str, object]]:
     """What a line of a known agent's standard error, or of its side log, says of a refusal."""
     agent = AcpAgent("mine", AgentSettings(command=[program]))
     found = agent.parse_stderr(line) or agent.parse(line)
-    failures = [(failure_of(event), event) for event in found if event.kind == "notice"]
+    failures = [(classify_event(event), event) for event in found if event.kind == "notice"]
     return [(str(failure.kind), failure.retry_at) for failure, _ in failures if failure]
 
 

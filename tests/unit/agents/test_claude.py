@@ -14,7 +14,7 @@ from kapelle.agents.adapters.claude import ClaudeAgent
 from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest, Summary
 from kapelle.agents.bridges.hook import signed
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import classify, failure_of
+from kapelle.agents.failures import classify, classify_event
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -363,14 +363,14 @@ class TestWork:
         lines = [INIT, NO_HELP, result("/help isn't available in this environment.")]
         verdict = agent().judge(read(*lines), OK, "")
         assert not verdict.success
-        assert "command of its own" in (verdict.reason or "")
+        assert "slash commands" in (verdict.reason or "")
 
     def test_what_goes_wrong_on_the_way(self) -> None:
         absent, denied, retry, limit = notices(INIT, DENIED, RETRY, LIMIT_EVENT)
         assert (absent.name, "bad" in absent.text) == ("tool", True)
         assert (denied.name, denied.text.split(":")[0]) == ("tool", "Write was denied")
         assert retry.data == {"status": 429, "type": "rate_limit"}
-        assert (failure_of(limit) or failure_of(denied)) == Failure(
+        assert (classify_event(limit) or classify_event(denied)) == Failure(
             FailureClass.RATE_LIMIT, f"it reported: {limit.text}", RESET
         )
 
@@ -378,7 +378,7 @@ class TestWork:
         near = {"status": "allowed_warning", "rateLimitType": "seven_day", "utilization": 0.9}
         (warning,) = notices(json.dumps({"type": "rate_limit_event", "rate_limit_info": near}))
         assert warning.text == "90% of the seven day limit is used"
-        assert failure_of(warning) is None
+        assert classify_event(warning) is None
         assert told(json.dumps({"type": "rate_limit_event", "rate_limit_info": near})) == {
             "weekly": {"used": 0.9}
         }

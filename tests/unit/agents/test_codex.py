@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kapelle.agents.adapters.codex import CodexAgent, toml
 from kapelle.agents.base import AgentCommand, AgentRequest
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import classify, failure_of
+from kapelle.agents.failures import classify, classify_event
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
@@ -345,7 +345,7 @@ def test_a_usage_limit_says_when_it_ends() -> None:
     def retry_at(when: str) -> datetime:
         message = f"You\u2019ve hit your usage limit. Visit https://x or try again at {when}."
         [event] = parsed(json.dumps({"type": "turn.failed", "error": {"message": message}}))
-        found = failure_of(event)
+        found = classify_event(event)
         assert found
         assert found.kind is FailureClass.RATE_LIMIT
         assert found.retry_at
@@ -368,7 +368,7 @@ def test_retries_and_warnings_do_not_end_a_run() -> None:
     events = parsed(lines)
     assert [event.kind for event in events] == ["notice"] * 3
     assert [dict(event.data) for event in events] == [{"status": 429}, {}, {}]
-    told = [found and found.kind for found in map(failure_of, events)]
+    told = [found and found.kind for found in map(classify_event, events)]
     assert told == [FailureClass.RATE_LIMIT, FailureClass.ENVIRONMENT, None]
 
 

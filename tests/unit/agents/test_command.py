@@ -250,7 +250,7 @@ def test_a_bad_exit_is_a_failure_with_any_result() -> None:
 
 
 def test_json_needs_a_path_of_the_answer() -> None:
-    with pytest.raises(AgentMisconfigured, match="where its answer is") as caught:
+    with pytest.raises(AgentMisconfigured, match="answer's field") as caught:
         build(["{prompt}"], output="json", read={"session": "id"})
     assert "agents.mytool.read.result" in (caught.value.hint or "")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.base import AgentCommand, AgentRequest, AgentVerdict, Summary
-from kapelle.agents.failures import classify, failure_of
+from kapelle.agents.failures import classify, classify_event
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
@@ -167,7 +167,7 @@ class TestOutput:
         summary, _ = judge([text])
         classify(summary, FAILED, text)
         for event in AGENT.parse(text):
-            failure_of(event)
+            classify_event(event)
 
 
 class TestEndings:
@@ -243,7 +243,7 @@ class TestErrors:
         lines = [line("model.call_failure", data), message("fine"), result(0)]
         [notice] = AGENT.parse(lines[0])
         assert (notice.kind, notice.text) == ("notice", "scripted 429")
-        found = failure_of(notice)
+        found = classify_event(notice)
         assert found
         assert found.kind is FailureClass.RATE_LIMIT
         assert judge(lines)[1].success

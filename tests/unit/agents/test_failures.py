@@ -7,7 +7,7 @@ import pytest
 
 from kapelle.agents.base import Summary
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import classify, failure_of
+from kapelle.agents.failures import classify, classify_event
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
 
@@ -126,10 +126,10 @@ def test_texts_of_ones_own_make_a_failure_the_environments() -> None:
 
 
 def test_a_notice_is_read_alike() -> None:
-    found = failure_of(AgentEvent("notice", "Rate limit reached for requests"))
+    found = classify_event(AgentEvent("notice", "Rate limit reached for requests"))
     assert found is not None
     assert found.kind is FailureClass.RATE_LIMIT
-    assert failure_of(AgentEvent("notice", "hook trust bypassed")) is None
+    assert classify_event(AgentEvent("notice", "hook trust bypassed")) is None
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,6 @@ def test_a_notice_is_read_alike() -> None:
     ],
 )  # fmt: skip
 def test_providers_words_for_limits(text: str, kind: str, of_model: bool) -> None:
-    found = failure_of(AgentEvent("notice", text))
+    found = classify_event(AgentEvent("notice", text))
     assert found is not None
     assert (found.kind, found.of_model) == (kind, of_model)

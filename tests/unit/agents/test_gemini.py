@@ -77,7 +77,7 @@ def program(tmp_path: Path) -> str:
 @pytest.fixture
 def secure(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the run's directory were one that Gemini reads settings in."""
-    monkeypatch.setattr("kapelle.agents.adapters.gemini.are_read_in", lambda directory: True)
+    monkeypatch.setattr("kapelle.agents.adapters.gemini.is_trusted", lambda directory: True)
 
 
 def agent(**settings: Any) -> GeminiAgent:
@@ -202,7 +202,7 @@ class TestCommand:
     def test_servers_are_refused_where_the_settings_would_be_skipped(
         self, tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kapelle.agents.adapters.gemini.are_read_in", lambda directory: False)
+        monkeypatch.setattr("kapelle.agents.adapters.gemini.is_trusted", lambda directory: False)
         made = command(tmp_path, program)
         assert not made.files
         assert "GEMINI_CLI_SYSTEM_DEFAULTS_PATH" not in made.env
@@ -212,8 +212,8 @@ class TestCommand:
 
     def test_settings_are_read_only_where_nobody_else_can_write(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o777)
-        assert not gemini.are_read_in(tmp_path)
-        assert not gemini.are_read_in(tmp_path / "missing")
+        assert not gemini.is_trusted(tmp_path)
+        assert not gemini.is_trusted(tmp_path / "missing")
 
 
 class TestParse:

@@ -14,7 +14,7 @@ from kapelle.agents.bridges.base import BridgeFailed, is_address
 from kapelle.agents.bridges.chat import refusal, refusal_of
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
-from kapelle.agents.resets import retry_at
+from kapelle.agents.resets import read_retry_headers
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
@@ -135,7 +135,7 @@ class TestRetryAt:
         ],
     )
     def test_reads_what_providers_send(self, headers: dict[str, str], at: str) -> None:
-        assert retry_at(headers, 429, NOW) == at
+        assert read_retry_headers(headers, 429, NOW) == at
 
     def test_the_limit_that_is_used_up_counts(self) -> None:
         headers = {
@@ -144,16 +144,16 @@ class TestRetryAt:
             "x-ratelimit-remaining-tokens": "900",
             "x-ratelimit-reset-tokens": "10m0s",
         }
-        assert retry_at(headers, 429, NOW) == "2026-11-15T12:00:01+00:00"
+        assert read_retry_headers(headers, 429, NOW) == "2026-11-15T12:00:01+00:00"
 
     def test_a_limit_that_is_far_from_used_up_says_nothing_about_another_error(self) -> None:
-        assert retry_at({"x-ratelimit-reset-requests": "6m0s"}, 500, NOW) is None
-        assert retry_at({"retry-after": "7"}, 503, NOW) == "2026-11-15T12:00:07+00:00"
+        assert read_retry_headers({"x-ratelimit-reset-requests": "6m0s"}, 500, NOW) is None
+        assert read_retry_headers({"retry-after": "7"}, 503, NOW) == "2026-11-15T12:00:07+00:00"
 
     @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "1e300", "9" * 400, "0x1", "\0"])
     def test_nonsense_is_no_time(self, value: str) -> None:
         headers = {"retry-after": value, "retry-after-ms": value, "x-ratelimit-reset": value}
-        assert retry_at(headers, 429, NOW) is None
+        assert read_retry_headers(headers, 429, NOW) is None
 
 
 def failure_of(failed: BridgeFailed) -> FailureClass:

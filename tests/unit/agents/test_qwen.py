@@ -10,8 +10,8 @@ import pytest
 from kapelle.agents.adapters.qwen import QwenAgent
 from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import classify, failure_of
-from kapelle.agents.summary import completed_by, summarise
+from kapelle.agents.failures import classify, classify_event
+from kapelle.agents.summary import complete_summary, summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure
 from kapelle.domain.specs import McpServer
@@ -169,7 +169,7 @@ class TestOutput:
         sub = noted(200, 2, subagent_name="general-purpose")
         side = [noted(1000, 10, 600), sub, noted(2000, 20), noted(9, 9, forked={"sessionId": "x"})]
         other = '{"sessionId":"x","type":"assistant","message":{"role":"model"},"usageMetadata":{}}'
-        summary = completed_by(told, summarise(agent(), [*side, other]))
+        summary = complete_summary(told, summarise(agent(), [*side, other]))
         assert summary.usage == Usage(
             input_tokens=3200, output_tokens=32, cached_tokens=600, turns=2
         )
@@ -186,7 +186,7 @@ class TestOutput:
 
     def test_a_retry_with_a_pause_is_about_a_limit(self) -> None:
         (notice,) = agent().parse(RETRY)
-        found = failure_of(notice)
+        found = classify_event(notice)
         assert found is not None
         assert found.kind == "rate_limit"
         bare = '{"type":"system","subtype":"retry","data":{"reason":"retry"}}'

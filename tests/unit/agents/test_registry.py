@@ -71,7 +71,7 @@ def test_an_unknown_type_lists_those_there_are() -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(AgentNotFound, match=r"known are: aider, claude, .*, mine, ") as caught:
+    with pytest.raises(AgentNotFound, match=r"the agents are: aider, claude, .*, mine, ") as caught:
         registry.get("other", configured(mine=AgentSettings(command=["x"])))
     hint = caught.value.hint or ""
     assert """kapelle config set agents.other.command '["other", "{prompt}"]'""" in hint

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kapelle.agents.resets import reset_in, reset_stated
+from kapelle.agents.resets import find_reset_time, parse_reset_time
 
 NOW = datetime(2026, 11, 15, 11, 7, 17, tzinfo=UTC)
 
@@ -33,11 +33,13 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_moment(text: str, expected: str) -> None:
-    assert reset_in(text, NOW) == at(expected)
+    assert find_reset_time(text, NOW) == at(expected)
 
 
 def test_a_date_without_a_time_is_that_day() -> None:
-    found = reset_in("spend limit reached · resets Dec 8 · request an increase at https://x", NOW)
+    found = find_reset_time(
+        "spend limit reached · resets Dec 8 · request an increase at https://x", NOW
+    )
     assert found is not None
     assert abs(found - at("2026-12-08")) <= timedelta(days=1)
 
@@ -53,7 +55,7 @@ def test_a_date_without_a_time_is_that_day() -> None:
     ],
 )
 def test_a_span(text: str, seconds: float) -> None:
-    assert reset_in(text, NOW) == NOW + timedelta(seconds=seconds)
+    assert find_reset_time(text, NOW) == NOW + timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -61,33 +63,33 @@ def test_a_span(text: str, seconds: float) -> None:
     ["", "resets 3", "resets 25:00", "resets soon", "resets Feb 30, 3pm", "preset 2026", "in 5 s"],
 )
 def test_no_moment(text: str) -> None:
-    assert reset_in(text, NOW) is None
+    assert find_reset_time(text, NOW) is None
 
 
 def test_a_zone_that_is_not_known_is_the_local_one() -> None:
-    assert reset_in("resets 3pm (Mars/Olympus)", NOW) == reset_in("resets 3pm", NOW)
+    assert find_reset_time("resets 3pm (Mars/Olympus)", NOW) == find_reset_time("resets 3pm", NOW)
 
 
 def test_a_field_of_its_own() -> None:
-    assert reset_stated(1794751637) == at("2026-11-15T14:07:17")
-    assert reset_stated("2026-11-15T14:07:17") == at("2026-11-15T14:07:17")
-    assert reset_stated("2026-11-15T15:07:17+01:00") == at("2026-11-15T14:07:17")
+    assert parse_reset_time(1794751637) == at("2026-11-15T14:07:17")
+    assert parse_reset_time("2026-11-15T14:07:17") == at("2026-11-15T14:07:17")
+    assert parse_reset_time("2026-11-15T15:07:17+01:00") == at("2026-11-15T14:07:17")
 
 
 @pytest.mark.parametrize("value", [None, True, 17, "soon", [], "9999-12-31T23:59:59-23:00"])
 def test_a_field_that_holds_no_time(value: object) -> None:
-    assert reset_stated(value) is None
+    assert parse_reset_time(value) is None
 
 
 @pytest.mark.parametrize("part", ["reset", "reset in ", "resets jan ", "retry in "])
 def test_a_long_message_is_read_in_linear_time(part: str) -> None:
     began = time.process_time()
-    assert reset_in(part * 20_000) is None
+    assert find_reset_time(part * 20_000) is None
     assert time.process_time() - began < 3
 
 
 def test_no_limit_lasts_for_years() -> None:
-    assert reset_stated("9999-12-30T00:00:00Z") is None
-    assert reset_stated(9.9e10) is None
-    assert reset_in("limit reached|9999999999") is None
-    assert reset_in("resets Jan 3, 9999") is None
+    assert parse_reset_time("9999-12-30T00:00:00Z") is None
+    assert parse_reset_time(9.9e10) is None
+    assert find_reset_time("limit reached|9999999999") is None
+    assert find_reset_time("resets Jan 3, 9999") is None

@@ -10,7 +10,7 @@ import pytest
 from kapelle.agents.base import AgentAdapter, Summary
 from kapelle.agents.failures import classify
 from kapelle.agents.registry import get
-from kapelle.agents.summary import completed_by, summarise
+from kapelle.agents.summary import complete_summary, summarise
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings, Settings
 
@@ -26,8 +26,10 @@ def agent_of(recording: dict[str, Any]) -> AgentAdapter:
 
 
 def summary_of(agent: AgentAdapter, recording: dict[str, Any]) -> Summary:
-    told = summarise(agent, recording["out"])
-    return completed_by(told, summarise(agent, recording["side"])) if recording["side"] else told
+    summary = summarise(agent, recording["out"])
+    if recording["side"]:
+        return complete_summary(summary, summarise(agent, recording["side"]))
+    return summary
 
 
 def test_there_are_recordings_of_every_agent_that_counts() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kapelle.agents.base import compared, remark, version_in
+from kapelle.agents.versions import compare_versions, describe_version, find_version
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from kapelle.agents.base import compared, remark, version_in
     ],
 )
 def test_a_version_is_found_in_what_programs_say(said: str, version: str | None) -> None:
-    assert version_in(said) == version
+    assert find_version(said) == version
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_a_version_is_found_in_what_programs_say(said: str, version: str | None)
     ],
 )
 def test_numbers_count_and_not_letters(here: str, tested: str, comparison: str) -> None:
-    assert compared(here, tested) == comparison
+    assert compare_versions(here, tested) == comparison
 
 
 def test_the_words_promise_nothing() -> None:
-    assert remark("2.1.325", "2.1.325") == "version 2.1.325, tested with 2.1.325"
-    assert remark("2.2.0", "2.1.325") == "version 2.2.0 (newer), tested with 2.1.325"
-    assert remark(None, "2.1.325") == "version unknown, tested with 2.1.325"
+    assert describe_version("2.1.325", "2.1.325") == "version 2.1.325, tested with 2.1.325"
+    assert describe_version("2.2.0", "2.1.325") == "version 2.2.0 (newer), tested with 2.1.325"
+    assert describe_version(None, "2.1.325") == "version unknown, tested with 2.1.325"

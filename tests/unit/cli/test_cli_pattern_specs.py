@@ -15,7 +15,7 @@ from kapelle.domain.errors import InvalidInput, format_problems
 from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
 
-PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.load_built_in()}
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
         ("loop x", "needs a condition", "--until"),
         ("loop x --until a --eval b --minimize", "passes or not", "--eval instead"),
         ("loop x --until a --minimize", "no number", "--eval"),
-        ("loop x --eval a", "which way", "--minimize or --maximize"),
+        ("loop x --eval a", "need a direction", "--minimize or --maximize"),
         ("loop x --minimize", "no number", "add --eval"),
         ("loop x --eval a --minimize --maximize", "exclude each other", "Leave one"),
         ("loop x --eval a --minimize --direction maximize", "exclude each other", ""),
@@ -152,17 +152,17 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
         ("loop x --eval a --minimize --target nan", "not a number", "--target 100"),
         ("loop x --eval a --minimize --eval-mode agent", "a judge decides", "--eval-prompt"),
         ("loop x --eval a --minimize --judge b", "a judge decides", "--eval-prompt"),
-        ("loop x --until a --judge b", "a judge decides", "leave --until"),
+        ("loop x --until a --judge b", "a judge decides", "leave out --until"),
         ("loop x --until a --eval-mode shell --judge b", "--judge need --eval-mode", "agent"),
         ("loop x --eval-mode magic", "cannot be 'magic'", "shell or agent"),
         ("loop x --until ' '", "--until is empty", "make test"),
-        ("loop x --until no_error_in_output", "single task's output", "diff_not_empty"),
+        ("loop x --until no_error_in_output", "output of a single task", "diff_not_empty"),
         ("loop x --until a --cooldown soon", "not a duration", "10m"),
         ("loop --until a", "There is no prompt", "kapelle loop"),
         ("team g --ask --non-interactive", "exclude each other", "Leave one"),
         ("team", "There is no goal", "--goal-file"),
         ("team ''", "The goal is empty", "kapelle team"),
-        ("team g --verify no_error_in_output", "single task's output", "diff_not_empty"),
+        ("team g --verify no_error_in_output", "output of a single task", "diff_not_empty"),
         ("team g --criteria ''", "--criteria is empty", ""),
         ("best-of x --candidate a", "no choice", "--count"),
         ("best-of x --candidate a --candidate b -n 2", "several candidates", "--count"),

@@ -12,7 +12,7 @@ from kapelle.patterns.spec import PatternSpec
 
 SPECS: dict[str, type[Spec]] = {
     "task": TaskSpec, "schedule": ScheduleSpec, "pattern": PatternSpec,
-    **{pattern.name: pattern.spec for pattern in registry.built_in()},
+    **{pattern.name: pattern.spec for pattern in registry.load_built_in()},
 }  # fmt: skip
 
 

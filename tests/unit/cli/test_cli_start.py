@@ -190,7 +190,7 @@ def test_the_help_of_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--budget USD" in words
 
 
-@pytest.mark.parametrize("model", [pattern.spec for pattern in registry.built_in()])
+@pytest.mark.parametrize("model", [pattern.spec for pattern in registry.load_built_in()])
 def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec]) -> None:
     options = options_of(model.model_json_schema())
     assert {option.key for option in options} == set(model.model_fields)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kapelle.patterns.features import read_features
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.results import Failed
-from kapelle.patterns.workflow_plan import PhaseLimit
+from kapelle.patterns.tracks.features import read_features
+from kapelle.patterns.workflow.plan import PhaseLimit
 
 
 def judged(*properties: str, shape: Any = None, **spec: Any) -> LoopSpec:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kapelle.patterns.features import Feature, with_status
+from kapelle.patterns.tracks.features import Feature, with_status
 
 _TEXTS = [
     '{"features": [\n  {"id": 1, "name": "a", "status": "open"},\n  {"id": 2, "name": "b"}\n]}\n',

@@ -18,7 +18,7 @@ from kapelle.patterns.spec import PatternSpec
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.load_built_in()}
 EXAMPLES = r"\w+Error|: (?=these)|: x,| quality, .*|make test|\bsleep\b|\btask\b"
 
 
@@ -114,5 +114,5 @@ def test_every_method_of_the_context_is_on_the_page() -> None:
 
 def test_the_readme_leads_to_every_pattern() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for item in registry.built_in():
+    for item in registry.load_built_in():
         assert f"[{item.name}](docs/{item.name}.md)" in readme

@@ -158,7 +158,7 @@ async def own(ctx, spec):
 
 def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    shipped = registry.built_in()
+    shipped = registry.load_built_in()
     assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in shipped}
     for item in shipped:
         assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"

@@ -11,8 +11,8 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, TaskResult
 from kapelle.patterns.tracks import TracksSpec
 from kapelle.patterns.workflow import WorkflowSpec
-from kapelle.patterns.workflow_phases import Phases, WorkflowBlocked
-from kapelle.patterns.workflow_plan import WorkflowResult
+from kapelle.patterns.workflow.phases import Phases, WorkflowBlocked
+from kapelle.patterns.workflow.plan import WorkflowResult
 
 
 class Played:
@@ -81,6 +81,6 @@ def test_categories_of_tracks_are_separated_by_commas_and_blanks() -> None:
     }.items(),
 )
 def test_a_repository_may_say_otherwise_what_any_role_is_told(name: str, roles: set[str]) -> None:
-    found = registry.shipped(name)
+    found = registry.find_shipped(name)
     assert found is not None
     assert set(found.prompts) == roles

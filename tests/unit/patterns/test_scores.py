@@ -2,7 +2,8 @@
 
 import pytest
 
-from kapelle.patterns.results import Failed, Judgement, read_score
+from kapelle.patterns.loop.evaluation import Judgement
+from kapelle.patterns.results import Failed, read_score
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,4 @@
-"""One module for each kind of agent: which command to run, and what its output means."""
+"""The adapters of agents: each module holds one agent's command line and its output's meaning.
+
+The registry finds them by name: the module `name.py` holds the class `NameAgent`.
+"""

@@ -19,23 +19,25 @@ from kapelle.settings import AgentSettings
 
 _BRIDGE = "kapelle.agents.bridges.acp"
 _JOB = "acp.json"
-_ASKED = ("read_only", "answer", "session_id", "fork", "system_prompt", "daemon")
+_FIELDS = ("read_only", "answer", "session_id", "fork", "system_prompt", "daemon")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAcpAgent:
-    """What Kapelle knows about an agent by the name of its program; own is the adapter for its
-    other way to speak."""
+    """An agent that Kapelle recognizes by the name of its program.
+
+    own is the adapter for the agent's other interface.
+    """
 
     command: tuple[str, ...]
     own: type[AgentAdapter] = CommandAgent
-    access: Access | None = None  # where it is another one than that of the adapter
+    access: Access | None = None  # overrides that of the adapter
     tested: str | None = None
     fork: bool = True
 
 
 _UNKNOWN = KnownAcpAgent((), access=Access(needed=False), fork=False)
-# By a short name: one word is enough as the command of those.
+# By a short name, which is enough as the command in the settings.
 _KNOWN = {
     "claude": KnownAcpAgent(
         ("claude-agent-acp",),
@@ -60,25 +62,27 @@ _KNOWN = {
 
 
 class AcpAgent(AgentAdapter):
-    """Runs a bridge process that talks to the agent of settings.command and prints our events."""
+    """Runs a bridge that talks to the agent of settings.command and prints Kapelle's events."""
 
     example = '["claude-agent-acp"]'
     hears = True
-    restraint = None  # settings.permissions are what the bridge replies to it
+    restraint = None  # the bridge answers permission requests by settings.permissions
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         program = Path(self.asked_for).name
-        fitting = (known for known in _KNOWN.values() if known.command[0] == program)
-        known = self._known = next(fitting, _UNKNOWN)
-        own = self._own = known.own(name, settings)
-        self.access = known.access or own.access
+        matches = (entry for entry in _KNOWN.values() if entry.command[0] == program)
+        profile = next(matches, _UNKNOWN)
+        own = profile.own(name, settings)
+        self._profile = profile
+        self._own = own
+        self.access = profile.access or own.access
         self.passes = own.passes
         self.drops = own.drops
         self.url_variable = own.url_variable
-        self.tested = known.tested or own.tested
+        self.tested = profile.tested or own.tested
         self.capabilities = Capabilities(
-            resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
+            resume=True, fork=profile.fork, model=True, system_prompt=True, mcp=True, acp=True,
             usage=True, cost=own.capabilities.cost,
         )  # fmt: skip
 
@@ -87,9 +91,8 @@ class AcpAgent(AgentAdapter):
         return next(iter(_full_command(self.settings)), "")
 
     def parse(self, line: str) -> list[AgentEvent]:
-        """The event that the bridge printed, or what a line of the agent's side log says."""
-        ours = self._known is _UNKNOWN or "kind" in json_object(line)
-        if ours:
+        """Return the event that the bridge printed, or the events of a line of the side log."""
+        if self._profile is _UNKNOWN or "kind" in json_object(line):
             return parse_event(line)
         return self._own.parse(line)
 
@@ -99,8 +102,8 @@ class AcpAgent(AgentAdapter):
     def command(self, request: AgentRequest) -> AgentCommand:
         settings = request.settings
         own = self._own.over_acp(request)
-        asked = {name: getattr(request, name) for name in _ASKED}
-        asked |= {
+        fields = {name: getattr(request, name) for name in _FIELDS}
+        fields |= {
             "permissions": settings.permissions,
             "mode": settings.mode,
             "model": request.chosen_model,
@@ -109,8 +112,10 @@ class AcpAgent(AgentAdapter):
             "claude_settings": own.files.get(HOOKS),
             "mcp_servers": {key: one.model_dump() for key, one in request.mcp_servers.items()},
         }
-        job = Job(**{name: asked[name] for name in asked.keys() - {*self._own.beside_acp}})
-        # -P: a module of the workspace must not take the place of one of ours.
+        for name in self._own.beside_acp:
+            del fields[name]
+        job = Job(**fields)
+        # -P keeps modules of the workspace from replacing those of the bridge.
         argv = [sys.executable, "-P", "-m", _BRIDGE, "--job", str(request.beside(_JOB)), "--"]
         argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]
         env = own.env | self.environment(request)
@@ -119,13 +124,13 @@ class AcpAgent(AgentAdapter):
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         if request.settings.base_url and self.url_variable is None:
-            text = f"The agent {self.name} takes no address of a provider from Kapelle."
-            raise AgentMisconfigured(text, hint="Name it in the agent's own configuration.")
+            text = f"Kapelle cannot set the base URL of the agent {self.name}."
+            raise AgentMisconfigured(text, hint="Set it in the agent's own configuration.")
         return super().environment(request)
 
 
 def _full_command(settings: AgentSettings) -> list[str]:
-    """The command with a short form written out, and settings.program instead of its first word."""
+    """Return the command in its long form, with settings.program as its first word."""
     command = list(settings.command)
     if len(command) == 1 and command[0] in _KNOWN:
         command = list(_KNOWN[command[0]].command)

@@ -1,7 +1,7 @@
-"""aider: one message in, edits out.
+"""aider: takes one message, and edits files.
 
-It has no tools: it edits the files that the model names, and never runs the commands that the model
-proposes. It ends after at most four answers to one prompt, the first and three corrections.
+aider has no tools: it edits the files that the model names, and never runs the commands that the
+model proposes. It ends after at most four answers to one prompt: the first and three corrections.
 """
 
 import sys
@@ -14,7 +14,7 @@ _UNATTENDED = (
     "--no-dirty-commits",
     "--no-gitignore",
     "--no-suggest-shell-commands",
-    # It would load every address in the prompt with a browser, which it installs for that.
+    # Otherwise aider loads every URL in the prompt with a browser, which it installs for that.
     "--no-detect-urls",
     "--no-check-update",
     "--no-show-release-notes",
@@ -26,14 +26,14 @@ _UNATTENDED = (
 )
 _ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    # It opens the addresses in error messages.
+    # aider opens the URLs in error messages.
     "BROWSER": "true",
-    # Its lines would be wrapped otherwise.
+    # Otherwise aider wraps its lines.
     "COLUMNS": "100000",
     "PYTHONUNBUFFERED": "1",
     "PYTHONUTF8": "1",
 }
-# Providers of models that are named without one.
+# Providers of models by the beginning of a name without a provider.
 _PROVIDERS = {
     ("claude", "sonnet", "opus", "haiku"): "anthropic",
     ("gemini", "flash"): "gemini",
@@ -69,9 +69,10 @@ class AiderAgent(AgentAdapter):
 
     def command(self, request: AgentRequest) -> AgentCommand:
         files = {}
-        argv = [self.executable(), *(() if request.interactive else _UNATTENDED)]
-        if model := self._model(request):
-            argv += ["--model", model]
+        argv = [self.executable()]
+        if not request.interactive:
+            argv += _UNATTENDED
+        argv += self.options({"--model": self._model(request)})
         if request.system_prompt:
             files["conventions.md"] = f"{request.system_prompt}\n"
             argv += ["--read", str(request.beside("conventions.md"))]
@@ -81,12 +82,13 @@ class AiderAgent(AgentAdapter):
             return AgentCommand(argv + request.settings.extra_args, env, files=files)
         message = request.prompt_file
         if request.prompt.startswith(("/", "!")):
-            # These would make it a command of aider's own, such as /run.
+            # aider would execute such a prompt as a command of its own, such as /run.
             message = request.beside("aider.message")
             files[message.name] = f"\n{request.prompt}"
         argv += ["--message-file", str(message), *request.settings.extra_args]
-        fresh = request.session_id is None or request.fork
-        session = request.beside("aider.chat.md") if fresh else request.session_id
+        session = request.session_id
+        if session is None or request.fork:
+            session = str(request.beside("aider.chat.md"))
         options = {"--session": session, "--logs": message.parent, "--from": request.session_id}
         bridge = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
         argv = [*bridge, *self.options(options), "--", *argv]
@@ -102,6 +104,7 @@ class AiderAgent(AgentAdapter):
         return env | request.settings.env
 
     def _model(self, request: AgentRequest) -> str | None:
+        """Return the model with its provider, as aider expects it for a server at base_url."""
         model = request.chosen_model
         if model and request.settings.base_url and "/" not in model:
             return f"openai/{model}"
@@ -109,8 +112,10 @@ class AiderAgent(AgentAdapter):
 
 
 def _provider(model: str) -> str:
-    """The name of a model's provider as it begins its variables; OPENAI unless known better."""
+    """Return the prefix of the provider's variables; OPENAI if the provider is unknown."""
     if "/" in model:
         return model.split("/")[0].upper().replace("-", "_")
-    names = (provider for words, provider in _PROVIDERS.items() if model.startswith(words))
-    return next(names, "openai").upper()
+    for prefixes, provider in _PROVIDERS.items():
+        if model.startswith(prefixes):
+            return provider.upper()
+    return "OPENAI"

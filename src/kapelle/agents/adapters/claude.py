@@ -1,6 +1,6 @@
-"""Claude Code: `claude -p --output-format stream-json`, with the prompt by stdin.
+"""Claude Code: `claude -p --output-format stream-json`, with the prompt on stdin.
 
-Its stream is also that of Qwen Code: parse_stream. What was used they count differently.
+Qwen Code prints the same stream, which parse_stream reads, but counts usage differently.
 """
 
 import json
@@ -29,8 +29,8 @@ from kapelle.agents.events import (
     mapping_of,
     plan,
 )
-from kapelle.agents.failures import known_type
-from kapelle.agents.resets import reset_stated
+from kapelle.agents.failures import choose_type
+from kapelle.agents.resets import parse_reset_time
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
@@ -43,10 +43,10 @@ _WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
 _WRITING_TOOLS = "Edit,MultiEdit,Write,NotebookEdit"
 _LEAST_USD = 0.0001
 _DEFAULTS = {
-    "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself tries again, and knows when
+    "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself retries, at the announced time
     "DISABLE_AUTOUPDATER": "1",
 }
-# What comes of a slash command that did nothing; the result after it claims success.
+# The outcomes of a slash command that failed, although the result after it claims success.
 _COMMAND_FAILURES = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
 _COMMAND = "local_command"
 _WINDOWS = {"five_hour": "5-hour", "seven_day": "weekly", "_": " "}
@@ -63,8 +63,8 @@ _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 class ClaudeAgent(AgentAdapter):
     """Success is exit code 0 after a result that is no error.
 
-    A prompt that begins with the name of a slash command is that command. The budget that Claude
-    is given counts the attempt alone, the cost in its result the session's earlier ones too.
+    A prompt that begins with the name of a slash command executes that command. Claude's own budget
+    counts this attempt only, while the cost in its result counts the whole session.
     """
 
     program = "claude"
@@ -84,7 +84,7 @@ class ClaudeAgent(AgentAdapter):
         "AZURE_*", "API_TIMEOUT_MS", "BASH_*", "MAX_THINKING_TOKENS", "MCP_*", "DISABLE_*",
         "ENABLE_TOOL_SEARCH", "USE_BUILTIN_RIPGREP",
     )  # fmt: skip
-    # Marks of a session around the daemon.
+    # Variables of a Claude session in which the daemon was started.
     drops = (
         "CLAUDECODE", "CLAUDE_PID", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_EXECPATH",
         "CLAUDE_CODE_CHILD_SESSION", "CLAUDE_CODE_SESSION_*", "CLAUDE_CODE_MESSAGING_*",
@@ -99,19 +99,20 @@ class ClaudeAgent(AgentAdapter):
         super().__init__(name, settings)
         self._meter = Meter()
         # The clouds have credentials of their own, and macOS keeps a login in its keychain.
-        clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
-        self.access = replace(self.access, needed=not (clouds or sys.platform == "darwin"))
+        environ = {**os.environ, **settings.env}
+        uses_cloud = any(environ.get(name) for name in _CLOUDS)
+        has_own_login = uses_cloud or sys.platform == "darwin"
+        self.access = replace(self.access, needed=not has_own_login)
 
     def over_acp(self, request: AgentRequest) -> AgentCommand:
-        # Without the first there is no mode that asks for nothing when the user is root.
+        # Without IS_SANDBOX, root has no mode in which Claude asks for no permission.
         env = {"IS_SANDBOX": "1", **_DEFAULTS}
-        own = {name: env[name] for name in env.keys() - request.environ.keys()}
+        unset = {name: env[name] for name in env.keys() - request.environ.keys()}
+        files: dict[str, str] = {}
         hooks = request.hooks("PreToolUse", _WRITING, "claude")
         if hooks:
             files = {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
-        else:
-            files = {}
-        return AgentCommand([], own, files=files)
+        return AgentCommand([], unset, files=files)
 
     def command(self, request: AgentRequest) -> AgentCommand:
         argv = [self.executable()]
@@ -121,26 +122,29 @@ class ClaudeAgent(AgentAdapter):
         files: dict[str, str] = {}
         env = {name: value for name, value in _DEFAULTS.items() if name not in request.environ}
         if os.geteuid() == 0:
-            # Otherwise it refuses to work for root without asking.
+            # Otherwise Claude refuses to skip permissions for root.
             env["IS_SANDBOX"] = "1"
         if request.mcp_servers:
             local = {"type": "stdio"}
             remote = {"type": "http"}
             files[_MCP] = json.dumps(request.mcp_config(local, remote, literal=_literal))
             argv += ["--mcp-config", str(request.beside(_MCP))]
-            # Otherwise the model has to search for the tools before it sees them.
+            # Otherwise the model sees the tools only after it has searched for them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        if hooks := request.hooks("PreToolUse", _WRITING, "claude") | request.message_hooks():
+        hooks = request.hooks("PreToolUse", _WRITING, "claude") | request.message_hooks()
+        if hooks:
             files |= {HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
             argv += ["--settings", str(request.beside(HOOKS))]
-        budget = request.budget_usd
+        budget = None
+        if request.budget_usd is not None:
+            budget = f"{max(request.budget_usd, _LEAST_USD):.4f}"
         argv += self.options(
             {
                 "--model": request.chosen_model,
                 "--resume": request.session_id,
                 "--fork-session": request.forks,
                 "--max-turns": request.max_turns,
-                "--max-budget-usd": None if budget is None else f"{max(budget, _LEAST_USD):.4f}",
+                "--max-budget-usd": budget,
             }
         )
         if request.system_prompt:
@@ -158,14 +162,13 @@ class ClaudeAgent(AgentAdapter):
             return []
         if "sessionId" in event:
             return self._meter.from_transcript(event)
-        is_result = event.get("type") == "result"
-        if is_result:
-            events = [AgentEvent("usage", data=self._meter.from_result(event))]
-        else:
-            events = []
+        events = []
+        if event.get("type") == "result":
+            events.append(AgentEvent("usage", data=self._meter.from_result(event)))
         events += parse_stream(event)
-        if (outcome := event.text("local_command_outcome", "kind")) in _COMMAND_FAILURES:
-            text = "Claude Code took the prompt for a command of its own, which came to nothing"
+        outcome = event.text("local_command_outcome", "kind")
+        if outcome in _COMMAND_FAILURES:
+            text = "Claude Code took the prompt for one of its slash commands, which failed"
             events.append(error(f"{text}: {outcome}", type=_COMMAND))
         return events
 
@@ -178,76 +181,79 @@ class ClaudeAgent(AgentAdapter):
 
 
 def _permissions(request: AgentRequest) -> list[str]:
-    """Its options for what it may do: everything, or with certain tools, or without writing."""
+    """Return the options for permissions: all tools, or certain tools, or no writing tools."""
+    argv = []
+    if request.tools:
+        # --tools limits Claude's own tools; --allowedTools permits their use.
+        own_tools = dict.fromkeys(tool.partition("(")[0] for tool in request.tools)
+        servers = [f"mcp__{name}" for name in request.mcp_servers]
+        argv += ["--permission-mode", "dontAsk", f"--tools={','.join(own_tools)}"]
+        argv.append(f"--allowedTools={','.join([*request.tools, *servers])}")
+    elif not request.interactive:
+        # In a terminal Claude asks the person.
+        argv.append("--dangerously-skip-permissions")
     if request.read_only:
-        argv = [f"--disallowedTools={_WRITING_TOOLS}"]
-    else:
-        argv = []
-    if not request.tools:
-        # In a terminal it asks.
-        return [*([] if request.interactive else ["--dangerously-skip-permissions"]), *argv]
-    # The first says which of its own there are, the others what may be done with them.
-    own = dict.fromkeys(tool.partition("(")[0] for tool in request.tools)
-    allowed = [*request.tools, *(f"mcp__{name}" for name in request.mcp_servers)]
-    named = [f"--tools={','.join(own)}", f"--allowedTools={','.join(allowed)}"]
-    return ["--permission-mode", "dontAsk", *named, *argv]
+        argv.append(f"--disallowedTools={_WRITING_TOOLS}")
+    return argv
 
 
 def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
-    # A session keeps the system prompt that it began with; a task of its own has its own.
-    if request.forks:
-        fresh = ["--system-prompt-snapshot", "off"]
-    else:
-        fresh = []
+    """Return the options for the system prompt; add its file if it is too long for one."""
     if ClaudeAgent.fits(text):
-        return [f"--append-system-prompt={text}", *fresh]
-    files[_SYSTEM] = text
-    return [f"--append-system-prompt-file={request.beside(_SYSTEM)}", *fresh]
+        argv = [f"--append-system-prompt={text}"]
+    else:
+        files[_SYSTEM] = text
+        argv = [f"--append-system-prompt-file={request.beside(_SYSTEM)}"]
+    if request.forks:
+        # The copy of a session keeps the session's system prompt otherwise.
+        argv += ["--system-prompt-snapshot", "off"]
+    return argv
 
 
 def _literal(text: str) -> str:
-    """Text in which Claude finds no variable to replace: the $ of each is one's default value."""
+    """Return a text whose variables Claude does not replace.
+
+    Each `$` becomes the default value of a variable that is not set.
+    """
     return text.replace("${", "${KAPELLE_NOT_SET:-$}{")
 
 
 class Meter:
-    """What one attempt uses: by its transcript while it works, and by its results for certain.
+    """Counts the usage of one attempt: estimated by its transcript, then exact by its results.
 
-    The stream itself tells of an answer only that it began.
+    The stream reports only that an answer began, so the transcript is read while Claude works.
     """
 
     def __init__(self) -> None:
-        self._asked_at = ""
+        self._prompt_at = ""  # the time of the attempt's prompt in the transcript
         self._session = ""
         self._results: dict[int, JsonObject] = {}
 
     def from_transcript(self, line: JsonObject) -> list[AgentEvent]:
-        """What a line of the transcript says; an answer comes in several lines of one id.
+        """Return the usage of the answer in a line; several lines of one id are one answer.
 
-        A fork's begins with the answers of the session it was taken from, which are older than
-        the question. Turns are those that Claude itself limits: subagents have none.
+        The transcript of a fork begins with the answers of the session that it was copied from.
+        These are older than the prompt. Turns are counted as Claude limits them, so those of
+        subagents do not count.
         """
         at = line.text("timestamp")
         if line.get("type") == "queue-operation" and line.get("operation") == "enqueue":
-            self._asked_at = at
+            self._prompt_at = at
         message = line.mapping("message")
         usage = message.mapping("usage")
         is_answer = line.get("type") == "assistant" and message.get("model") != "<synthetic>"
-        if not usage or not is_answer or at < self._asked_at:
+        if not usage or not is_answer or at < self._prompt_at:
             return []
-        if line.get("isSidechain") is True:
-            turns = 0
-        else:
-            turns = 1
+        turns = 0 if line.get("isSidechain") is True else 1
         data = {**_tokens(usage), "turns": turns, "id": message.text("id") or None}
         return [AgentEvent("usage", data=data)]
 
     def from_result(self, result: JsonObject) -> dict[str, Any]:
-        """What a result says of the attempt, subagents included.
+        """Return the usage of the attempt by a result, subagents included.
 
-        There are several when work in the background ends after the first answer, and each tells
-        what was used since the one before. Where one is missing, or the version does not tell that
-        much, there is only the sum over the session.
+        There are several results if background work ends after the first answer, and each reports
+        the usage since the one before. If one of them is missing, or Claude's version does not
+        report it, only the sum over the session is known.
         """
         since = result.get("model_usage_since_last_result")
         if not isinstance(since, dict):
@@ -267,27 +273,28 @@ class Meter:
 
 
 def _tokens(usage: JsonObject) -> dict[str, int]:
-    cached = usage.count("cache_read_input_tokens")
-    written = usage.count("cache_creation_input_tokens")
+    cached_tokens = usage.count("cache_read_input_tokens")
+    stored_tokens = usage.count("cache_creation_input_tokens")
     return {
-        "input_tokens": usage.count("input_tokens") + cached + written,
+        "input_tokens": usage.count("input_tokens") + cached_tokens + stored_tokens,
         "output_tokens": usage.count("output_tokens"),
-        "cached_tokens": cached,
+        "cached_tokens": cached_tokens,
     }
 
 
 def _sums(*results: JsonObject) -> dict[str, float]:
-    models = [result.mapping(name) for result in results for name in result]
-
-    def tokens(*names: str) -> int:
-        return sum(model.count(name) for model in models for name in names)
-
-    sums: dict[str, float] = {
-        "input_tokens": tokens("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens"),
-        "output_tokens": tokens("outputTokens"),
-        "cached_tokens": tokens("cacheReadInputTokens"),
-    }
-    # The price of a model that it does not know it guesses.
+    """Return the usage over all models of some results, which name each model with its usage."""
+    models = []
+    for result in results:
+        models += [result.mapping(name) for name in result]
+    sums: dict[str, float] = dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens"), 0)
+    for model in models:
+        cached_tokens = model.count("cacheReadInputTokens")
+        stored_tokens = model.count("cacheCreationInputTokens")
+        sums["input_tokens"] += model.count("inputTokens") + cached_tokens + stored_tokens
+        sums["output_tokens"] += model.count("outputTokens")
+        sums["cached_tokens"] += cached_tokens
+    # Claude guesses the price of a model that it does not know.
     if all(model.get("costBasis") != "unknown" for model in models):
         sums["cost_usd"] = sum(_dollars(model.get("costUSD")) for model in models)
     return sums
@@ -300,7 +307,7 @@ def _dollars(value: object) -> float:
 
 
 def parse_stream(event: JsonObject) -> list[AgentEvent]:
-    """What one object of the stream says, apart from usage."""
+    """Return the events of one object of the stream, without usage."""
     match event.get("type"):
         case "system":
             return _system(event)
@@ -323,52 +330,51 @@ def _system(event: JsonObject) -> list[AgentEvent]:
             session = AgentEvent("session", event.text("session_id"))
             events = [session, AgentEvent("model", event.text("model"))]
             for server in event.mappings("mcp_servers"):
-                if (status := server.text("status")) in _ABSENT:
-                    text = f"The MCP server {server.get('name')} is not there: {status}."
+                status = server.text("status")
+                if status in _ABSENT:
+                    text = f"The MCP server {server.get('name')} is unavailable: {status}."
                     events.append(AgentEvent("notice", text, FailureClass.TOOL))
             return events
         case "api_retry":
             code = event.count("error_status")
             kind = event.text("error")
-            if code:
-                what = f"HTTP status {code}"
-            else:
-                what = "The provider did not answer"
-            again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
-            text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
+            trouble = f"HTTP status {code}" if code else "The provider did not answer"
+            retry = f"retry {event.count('attempt')} of {event.count('max_retries')}"
+            text = f"{trouble} ({kind}); {retry} in {event.count('retry_delay_ms') / 1000:g} s"
             return [error(text, kind="notice", status=code, type=kind)]
         case "retry":
             return _retry(event.mapping("data"))
         case "permission_denied":
-            why = event.text("decision_reason") or event.text("message")
-            text = f"{event.text('tool_name')} was denied: {why}"
+            reason = event.text("decision_reason") or event.text("message")
+            text = f"{event.text('tool_name')} was denied: {reason}"
             return [AgentEvent("notice", text, FailureClass.TOOL)]
     return []
 
 
 def _retry(data: JsonObject) -> list[AgentEvent]:
-    """Qwen Code's own: it has a pause only after a limit of rate."""
-    if not (delay_ms := data.count("delayMs")):
+    """Return the notice of a retry by Qwen Code, which pauses only after a rate limit."""
+    delay_ms = data.count("delayMs")
+    if not delay_ms:
         return []
-    again = f"retry {data.count('attempt')} of {data.count('maxRetries')}"
-    text = f"The provider limits the rate; {again} in {delay_ms / 1000:g} s"
+    retry = f"retry {data.count('attempt')} of {data.count('maxRetries')}"
+    text = f"The provider limits the rate; {retry} in {delay_ms / 1000:g} s"
     return [AgentEvent("notice", text, FailureClass.RATE_LIMIT)]
 
 
 def _windows(info: JsonObject) -> Iterator[AgentEvent]:
-    """What it tells of each limit; older versions tell of the nearest one only."""
-    found = info.mapping("unifiedWindows") or {info.text("rateLimitType"): info}
-    for own_name, given in found.items():
+    """Yield the state of each limit; older versions report the nearest limit only."""
+    windows = info.mapping("unifiedWindows") or {info.text("rateLimitType"): info}
+    for own_name, value in windows.items():
+        window = mapping_of(value)
         name = own_name
-        told = mapping_of(given)
-        for word, shown in _WINDOWS.items():
-            name = name.replace(word, shown)
-        # What is refused for it is used up.
-        used = 1.0 if told.get("status") == "rejected" else told.get("utilization")
-        data = {"used": used, "resets_at": told.get("resetsAt")}
-        filled = {key: value for key, value in data.items() if value is not None}
-        if name and filled:
-            yield AgentEvent("window", name=name, data=filled)
+        for word, replacement in _WINDOWS.items():
+            name = name.replace(word, replacement)
+        data = {"used": window.get("utilization"), "resets_at": window.get("resetsAt")}
+        if window.get("status") == "rejected":
+            data["used"] = 1.0
+        fields = {key: value for key, value in data.items() if value is not None}
+        if name and fields:
+            yield AgentEvent("window", name=name, data=fields)
 
 
 def _limit_notice(info: JsonObject) -> list[AgentEvent]:
@@ -377,69 +383,64 @@ def _limit_notice(info: JsonObject) -> list[AgentEvent]:
         text = f"The {window} limit of the subscription is used up"
         return [error(text, FailureClass.RATE_LIMIT, "notice", retry_at=_reset(info))]
     if info.get("status") == "allowed_warning":
-        used = info.get("utilization")
-        if isinstance(used, float):
-            share = f"{used:.0%}"
-        else:
-            share = "Most"
+        utilization = info.get("utilization")
+        share = f"{utilization:.0%}" if isinstance(utilization, float) else "Most"
         return [AgentEvent("notice", f"{share} of the {window} limit is used")]
     return []
 
 
 def _assistant(event: JsonObject) -> list[AgentEvent]:
     blocks = event.mappings("message", "content")
-    said = "\n".join(b.text("text") for b in blocks if b.get("type") == "text")
-    is_part = bool(event.get("parent_tool_use_id"))  # of a subagent's work
+    text = "\n".join(block.text("text") for block in blocks if block.get("type") == "text")
+    is_of_subagent = bool(event.get("parent_tool_use_id"))
     if event.get("error") or event.get("is_api_error_message") is True:
-        return [_api_error(event, said, "notice" if is_part else "error")]
-    if said and not is_part:
-        events = [AgentEvent("text", said)]
-    else:
-        events = []
+        return [_api_error(event, text, "notice" if is_of_subagent else "error")]
+    events = []
+    if text and not is_of_subagent:
+        events.append(AgentEvent("text", text))
     for block in blocks:
         if block.get("type") == "tool_use":
             name = block.text("name")
-            given = block.mapping("input")
-            events.append(AgentEvent("tool_call", name=name, data=given))
+            arguments = block.mapping("input")
+            events.append(AgentEvent("tool_call", name=name, data=arguments))
             if name in _PLANS:
-                events.append(plan(given.mappings("todos")))
+                events.append(plan(arguments.mappings("todos")))
     return events
 
 
-def _api_error(event: JsonObject, said: str, kind: EventKind) -> AgentEvent:
-    # What Claude Code itself calls an error says more than what the provider does.
-    own_type = known_type(*map(event.text, ("api_error", "error", "api_error_type")))
+def _api_error(event: JsonObject, text: str, kind: EventKind) -> AgentEvent:
+    # Claude Code's own type of an error is more precise than the provider's.
+    error_type = choose_type(*map(event.text, ("api_error", "error", "api_error_type")))
     retry_at = _reset(event.mapping("api_error_params", "rate_limit_info"))
-    name = FailureClass.BILLING if not retry_at and _NO_MONEY.search(said) else ""
+    name = ""
+    if not retry_at and _NO_MONEY.search(text):
+        name = FailureClass.BILLING
     status = event.count("api_error_status")
-    text = said or event.text("error")
-    return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
+    message = text or event.text("error")
+    return error(message, name, kind, status=status, type=error_type, retry_at=retry_at)
 
 
 def _reset(info: JsonObject) -> str | None:
-    at = reset_stated(info.get("resetsAt"))
+    at = parse_reset_time(info.get("resetsAt"))
     return at.isoformat() if at else None
 
 
 def _tool_result(block: JsonObject) -> AgentEvent:
     texts = [part.text("text") for part in block.mappings("content")]
     text = block.text("content") or "\n".join(filter(None, texts))
-    if block.get("is_error") is True:
-        data = {"is_error": True}
-    else:
-        data = {}
+    data = {"is_error": True} if block.get("is_error") is True else {}
     return AgentEvent("tool_result", text, data=data)
 
 
 def _result(event: JsonObject) -> list[AgentEvent]:
-    """Its subtype may be success where is_error says otherwise, and that counts."""
+    """Return the events of a result; is_error overrides a subtype that claims success."""
     subtype = event.text("subtype")
     if event.get("is_error") is not True and not subtype.startswith("error"):
         return [AgentEvent("result", event.text("result"))]
     text = _reason(event)
     result = AgentEvent("result", text, data={"is_error": True})
     if subtype == "success" and event.get("terminal_reason"):
-        return [result]  # the message before this one said why, and more than this one does
+        return [result]  # the message before this one was a more precise error
     return [_failure(event, subtype, text), result]
 
 
@@ -447,12 +448,14 @@ def _reason(event: JsonObject) -> str:
     if event.text("terminal_reason").startswith("aborted"):
         return "It was interrupted."
     errors = "; ".join(map(str, event.list_of("errors")))
-    own = event.text("error", "message")
-    return event.text("result") or errors or own or event.text("subtype")
+    message = event.text("error", "message")
+    return event.text("result") or errors or message or event.text("subtype")
 
 
 def _failure(event: JsonObject, subtype: str, text: str) -> AgentEvent:
-    found = _STATUS.search(text)
-    status = event.count("api_error_status") or (int(found[1]) if found else 0)
+    status = event.count("api_error_status")
+    match = _STATUS.search(text)
+    if not status and match:
+        status = int(match[1])
     name = FailureClass.LIMIT if subtype in _LIMITS else ""
     return error(text, name, status=status, type=event.text("api_error_type"))

@@ -1,7 +1,7 @@
-"""Codex CLI: `codex exec --json`, with the prompt by stdin and the settings as `-c key=value`.
+"""Codex CLI: `codex exec --json`, with the prompt on stdin and the settings as `-c key=value`.
 
-Secrets stay out of the command line: those of an MCP server's environment are in a script that
-starts it, those of its headers in variables.
+Secrets stay out of the command line: those of an MCP server's environment stand in a script that
+starts the server, and those of its headers in variables.
 """
 
 import json
@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Access, AgentAdapter, AgentCommand, AgentRequest, Capabilities
 from kapelle.agents.events import AgentEvent, EventKind, JsonObject, error, json_object, plan, usage
@@ -19,10 +20,10 @@ from kapelle.domain.failures import FailureClass
 _KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
 _SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
 _PROVIDER = "kapelle"
-# Kapelle tries again itself, and tells the user what it waits for.
+# Kapelle retries itself, and shows what it waits for.
 _REQUEST_RETRIES = 1
 _STREAM_RETRIES = 2
-# A server that npx or uvx has to fetch first takes its time.
+# npx or uvx may have to download a server first.
 _MCP_START_S = 60
 _WRITING = "apply_patch|Bash|shell|exec_command"
 _RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
@@ -32,9 +33,9 @@ _TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_searc
 
 
 class CodexAgent(AgentAdapter):
-    """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
+    """Success is exit code 0 after turn.completed; the rollout file alone has the usage.
 
-    The usage in turn.completed is the session's, less what a killed attempt had used.
+    The usage in turn.completed is that of the whole session, and misses that of a killed attempt.
     """
 
     program = "codex"
@@ -45,7 +46,7 @@ class CodexAgent(AgentAdapter):
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True,
         read_only=True, terminal=True,
     )  # fmt: skip
-    # Its own provider takes no key from OPENAI_API_KEY.
+    # OpenAI as the provider takes no key from OPENAI_API_KEY.
     access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))
     access_by_url = Access(_KEYS, needed=False)
     passes = (
@@ -69,16 +70,14 @@ class CodexAgent(AgentAdapter):
 
     def over_acp(self, request: AgentRequest) -> AgentCommand:
         hooks = request.hooks("PreToolUse", _WRITING, "codex")
-        is_free = hooks and "CODEX_CONFIG" not in request.environ
-        if is_free:
-            env = {"CODEX_CONFIG": json.dumps({"hooks": hooks})}
-        else:
-            env = {}
+        env = {}
+        if hooks and "CODEX_CONFIG" not in request.environ:
+            env["CODEX_CONFIG"] = json.dumps({"hooks": hooks})
         return AgentCommand([], env, files=request.daemon_file)
 
     def command(self, request: AgentRequest) -> AgentCommand:
-        if _has_hooks(request.workspace):
-            # The option that lets ours run would let the repository's run as well.
+        if _has_settings(request.workspace):
+            # The option that permits Kapelle's hook would permit the repository's hooks, too.
             request = replace(request, daemon=None)
         env = self.environment(request)
         argv = [self.executable()]
@@ -89,16 +88,14 @@ class CodexAgent(AgentAdapter):
             argv += _sandbox(request)
         argv += self.options({"-m": request.chosen_model})
         servers, scripts, variables = _mcp_servers(request)
-        # The variable that holds the key for a server of the user's own, if it wants one.
-        places = (env, request.environ, os.environ)
-        key_variable = next((n for place in places for n in _KEYS if place.get(n)), None)
+        key_variable = _key_variable(env, request.environ, os.environ)
         hint = "Move the longer part of the system prompt into the prompt."
         if request.daemon:
             argv.append("--dangerously-bypass-hook-trust")
         for override in _overrides(request, key_variable, servers):
             argv += ["-c", self.require_argument(override, override.partition("=")[0], hint)]
         argv += extra
-        # Options are not known any more after the subcommand.
+        # Codex accepts no options after the subcommand.
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
         env = variables | env
@@ -106,13 +103,13 @@ class CodexAgent(AgentAdapter):
             return AgentCommand(argv + request.first_words("--"), env, files=scripts)
         stdin = request.stdin
         if request.system_prompt and request.forks:
-            # A session keeps the instructions that it began with.
+            # The copy of a session keeps the instructions of the session.
             stdin = f"{request.system_prompt}\n\n".encode("utf-8", "replace") + stdin
         rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
         return AgentCommand([*argv, "-"], env, stdin, scripts | request.daemon_file, rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        """What a line says, of the output or of the rollout file; they have no type in common."""
+        """Return the events of a line of the output or the rollout file, which share no type."""
         value = json_object(line)
         kind = value.get("type")
         payload = value.mapping("payload")
@@ -129,17 +126,16 @@ class CodexAgent(AgentAdapter):
             case "item.started" | "item.updated" | "item.completed":
                 return _item(kind, value.mapping("item"))
             case "token_usage_record":
-                # One answer of the model, noted as soon as it has come.
+                # One answer of the model, written as soon as it is complete.
                 count = payload.mapping("usage").get
-                answer = payload.text("response_id") or None
+                answer_id = payload.text("response_id") or None
                 tokens = map(count, ("input_tokens", "output_tokens", "cached_input_tokens"))
-                return [usage(*tokens, turns=1, id=answer)]
+                return [usage(*tokens, turns=1, id=answer_id)]
             case "turn_context":
                 return [AgentEvent("model", payload.text("model"))]
             case "event_msg" if payload.text("turn_attribution", "turn_trigger") == "exec":
-                # Here an attempt begins: what the file had before is of the session's earlier ones.
-                is_start = payload.get("type") == "task_started"
-                if is_start:
+                # An attempt begins: the lines before belong to earlier attempts of the session.
+                if payload.get("type") == "task_started":
                     return [usage(0, 0, 0, turns=0, total=True)]
                 return []
             case "event_msg" if payload.get("type") == "token_count":
@@ -147,51 +143,68 @@ class CodexAgent(AgentAdapter):
         return []
 
 
+def _key_variable(*environments: Mapping[str, str]) -> str | None:
+    """Return the name of the variable that holds the key for a server at base_url, if any."""
+    for environ in environments:
+        for name in _KEYS:
+            if environ.get(name):
+                return name
+    return None
+
+
 def _windows(limits: JsonObject) -> Iterator[AgentEvent]:
-    """What a subscription's limits stand at; those of single models are named."""
-    of_model = limits.text("limit_name")
+    """Yield the state of a subscription's limits; a limit of one model is named after it."""
+    model = limits.text("limit_name")
     for which in ("primary", "secondary"):
-        told = limits.mapping(which)
-        if not told:
+        limit = limits.mapping(which)
+        if not limit:
             continue
-        minutes = told.count("window_minutes")
-        percent = told.get("used_percent")
-        name = _WINDOWS.get(minutes) or (f"{minutes}-minute" if minutes else which)
+        minutes = limit.count("window_minutes")
+        name = which
+        if minutes:
+            name = _WINDOWS.get(minutes, f"{minutes}-minute")
+        data = {}
+        percent = limit.get("used_percent")
         if isinstance(percent, int | float):
-            data = {"used": percent / 100}
-        else:
-            data = {}
-        data |= {"resets_at": told["resets_at"]} if told.get("resets_at") else {}
-        yield AgentEvent("window", name=f"{name} {of_model}".strip(), data=data)
+            data["used"] = percent / 100
+        if limit.get("resets_at"):
+            data["resets_at"] = limit["resets_at"]
+        yield AgentEvent("window", name=f"{name} {model}".strip(), data=data)
 
 
 def _item(kind: str, item: JsonObject) -> list[AgentEvent]:
-    what = item.text("type")
-    name = _TOOLS.get(item.text("type"), "")
-    if what == "todo_list":
+    if item.text("type") == "todo_list":
         return [plan(item.mappings("items"), "text")]
-    if what == "mcp_tool_call":
-        name = f"mcp__{item.text('server')}__{item.text('tool')}"
-    elif what == "collab_tool_call":
-        name = item.text("tool") or what
+    name = _tool_name(item)
     if kind == "item.started" and name:
-        keys = ("command", "changes", "prompt", "query")
-        given = {key: item[key] for key in keys if item.get(key)}
-        if what == "mcp_tool_call":
-            given = item.mapping("arguments")
-        else:
-            given = given
-        return [AgentEvent("tool_call", name=name, data=given)]
+        return [AgentEvent("tool_call", name=name, data=_tool_input(item))]
     if kind != "item.completed":
         return []
     if name:
         return [AgentEvent("tool_result", _output(item), name)]
-    match what:
+    match item.text("type"):
         case "agent_message":
             return [AgentEvent("text", item.text("text"))]
         case "error":
             return [_notice(item.text("message"))]
     return []
+
+
+def _tool_name(item: JsonObject) -> str:
+    """Return the name of the item's tool; empty if the item is no tool call."""
+    item_type = item.text("type")
+    if item_type == "mcp_tool_call":
+        return f"mcp__{item.text('server')}__{item.text('tool')}"
+    if item_type == "collab_tool_call":
+        return item.text("tool") or item_type
+    return _TOOLS.get(item_type, "")
+
+
+def _tool_input(item: JsonObject) -> dict[str, Any]:
+    if item.get("type") == "mcp_tool_call":
+        return item.mapping("arguments")
+    keys = ("command", "changes", "prompt", "query")
+    return {key: item[key] for key in keys if item.get(key)}
 
 
 def _output(item: JsonObject) -> str:
@@ -208,22 +221,19 @@ def _output(item: JsonObject) -> str:
 
 
 def _error(message: str, kind: EventKind = "error") -> AgentEvent:
-    # The answer to a bad request is shown as it came.
+    # The message is the provider's JSON if the provider refused a bad request.
     body = json_object(message)
     text = body.text("error", "message") or body.text("detail") or message
-    found = _STATUS.match(text)
-    if found:
-        status = int(found[1])
-    elif body:
-        status = 400
-    else:
-        status = None
-    own_type = body.text("error", "code") or body.text("error", "type")
-    return error(text, kind=kind, status=status, type=own_type)
+    status = 400 if body else None
+    match = _STATUS.match(text)
+    if match:
+        status = int(match[1])
+    error_type = body.text("error", "code") or body.text("error", "type")
+    return error(text, kind=kind, status=status, type=error_type)
 
 
 def _notice(message: str) -> AgentEvent:
-    """What did not end it: a retry, or a warning."""
+    """Return the notice of a retry, with the error behind it, or of a warning."""
     retry = _RETRY.match(message)
     if retry is None or not retry[1]:
         return AgentEvent("notice", message)
@@ -231,7 +241,10 @@ def _notice(message: str) -> AgentEvent:
 
 
 def _sandbox(request: AgentRequest) -> list[str]:
-    """Its options for where it may write; what it only reports on is a copy, where tests may."""
+    """Return the options for where Codex may write.
+
+    A read-only attempt works in a throwaway copy, where tests may write; in place it may not write.
+    """
     if not request.read_only:
         if request.interactive:
             return []
@@ -241,8 +254,8 @@ def _sandbox(request: AgentRequest) -> list[str]:
     return ["-s", "workspace-write", "-c", "sandbox_workspace_write.network_access=true"]
 
 
-def _has_hooks(workspace: Path) -> bool:
-    """Whether the repository brings settings for this agent, which may name hooks."""
+def _has_settings(workspace: Path) -> bool:
+    """Tell whether the repository has settings for Codex, which may name hooks."""
     for directory in (workspace, *workspace.parents):
         if (directory / ".codex").exists():
             return True
@@ -254,18 +267,19 @@ def _has_hooks(workspace: Path) -> bool:
 def _overrides(
     request: AgentRequest, key_variable: str | None, servers: Mapping[str, object]
 ) -> Iterator[str]:
-    """All settings of an attempt, as key=value with the value in TOML."""
-    # Otherwise it waits for ever for a server that cannot be reached.
+    """Yield the settings of an attempt, as key=value with the value in TOML."""
+    # Otherwise Codex waits forever for a server that cannot be reached.
     yield "features.unbounded_connection_retries=false"
     if request.settings.base_url:
-        provider = {
+        provider: dict[str, object] = {
             "name": _PROVIDER,
             "base_url": request.settings.base_url,
             "wire_api": "responses",
             "request_max_retries": _REQUEST_RETRIES,
             "stream_max_retries": _STREAM_RETRIES,
-            **({"env_key": key_variable} if key_variable else {}),
         }
+        if key_variable:
+            provider["env_key"] = key_variable
         yield f"model_provider={toml(_PROVIDER)}"
         yield f"model_providers.{_PROVIDER}={toml(provider)}"
     if request.system_prompt:
@@ -277,18 +291,20 @@ def _overrides(
 
 
 def _mcp_servers(request: AgentRequest) -> tuple[JsonObject, dict[str, str], dict[str, str]]:
-    """The MCP servers as settings, the scripts that start some, and the variables with headers."""
+    """Return the settings of the MCP servers, the scripts that start some, and their variables."""
     servers = JsonObject()
     scripts = {}
-    names = dict[str, str]()
+    names = dict[str, str]()  # of the variables, by the values of headers
     for name, server in request.mcp_servers.items():
-        # Without required, it goes on without a server that did not start.
+        # Without "required", Codex works on without a server that did not start.
         config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}
         if server.url:
             for value in server.headers.values():
                 names.setdefault(value, f"KAPELLE_MCP_SECRET_{len(names) + 1}")
+            config["url"] = server.url
             headers = {header: names[value] for header, value in server.headers.items()}
-            config |= {"url": server.url} | ({"env_http_headers": headers} if headers else {})
+            if headers:
+                config["env_http_headers"] = headers
         elif server.env:
             script = f"codex-mcp-{name}.sh"
             exports = [f"export {key}={shlex.quote(value)}\n" for key, value in server.env.items()]
@@ -301,10 +317,10 @@ def _mcp_servers(request: AgentRequest) -> tuple[JsonObject, dict[str, str], dic
 
 
 def toml(value: object) -> str:
-    """A value as TOML on one line, whatever characters it has."""
-    import tomlkit  # which a daemon without codex never needs
+    """Return a value as TOML on one line, whatever characters it has."""
+    import tomlkit  # a daemon without codex never needs it
 
-    # What is within an array stands on one line.
-    within = tomlkit.array()
-    within.append(value)
-    return within.as_string()[1:-1].encode("utf-8", "replace").decode()
+    # tomlkit writes the items of an array on one line.
+    array = tomlkit.array()
+    array.append(value)
+    return array.as_string()[1:-1].encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
-"""Any command line as an agent: a template from the settings, judged by its exit code.
+"""Any command line as an agent: a template in the settings, judged by its exit code.
 
-Where its output is JSON, dotted paths such as `message.content.0.text` say what is where in it.
+If the output is JSON, the settings name the fields by dotted paths: `message.content.0.text`.
 """
 
 import json
@@ -26,49 +26,39 @@ from kapelle.settings.models import ReadJson
 _PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
 _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 _UNNAMED = "It reported an error without a message."
-# How a JSON document begins that takes several lines, and what in a line changes how deep it is.
+# The first line of a JSON document of several lines, and the tokens that change its depth.
 _OPENS = re.compile(r'\{\s*(?:"|$)|\[\s*(?:[\[{]|$)')
-# A string that the line does not close is taken to the end of the line, possessively: otherwise the
-# search would begin again at each quotation mark in it, which is quadratic.
+# A string without its closing quotation mark matches to the end of the line, possessively:
+# otherwise the search would start again at each quotation mark in it, which takes quadratic time.
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _LARGEST = 1 << 26
 
 
 class CommandAgent(AgentAdapter):
-    """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
+    """Runs settings.command with its placeholders filled in.
+
+    The prompt goes to stdin if no placeholder takes it.
+    """
 
     access = Access(needed=False)
-    restraint = "what a command template may do is up to its command"
+    restraint = "Kapelle cannot limit the permissions of a command template"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self.reads_whole_output = settings.output != "text"
         if settings.output == "json":
             self.begins_with = b"{["
-        else:
-            self.begins_with = b""
-        self._held: list[str] = []  # of a document that takes several lines
-        self._depth = self._size = 0
-        used = _placeholders(settings.command)
-        read = settings.read
-        by_stdin = not used & _CARRIES_PROMPT
-        by_events = settings.output == "events"
-        by_json = settings.output == "json"
-        self.capabilities = Capabilities(
-            resume="session" in used and (by_events or (by_json and bool(read.session))),
-            model="model" in used,
-            system_prompt=by_stdin or bool(used & {"system", "combined"}),
-            usage=by_events or (by_json and bool(read.input_tokens or read.output_tokens)),
-            cost=by_events or (by_json and bool(read.cost_usd)),
-            terminal=True,
-        )
+        self._lines: list[str] = []  # the lines so far of a document of several lines
+        self._depth = 0  # of nested brackets at the end of these lines
+        self._size = 0
+        self.capabilities = _capabilities(settings)
 
     @property
     def asked_for(self) -> str:
         return next(iter(self.settings.command), "")
 
     def installed(self) -> str | None:
-        # A relative program belongs to the workspace, which is known only when it runs.
+        # A relative program lies in the workspace, which is known only when it starts.
         if _is_relative(self.asked_for):
             return self.asked_for
         return super().installed()
@@ -77,22 +67,24 @@ class CommandAgent(AgentAdapter):
         self.executable()
         template = request.settings.command
         values = _values(request)
-        argv = _filled(template, values) + request.settings.extra_args
+        argv = _fill(template, values) + request.settings.extra_args
         self._check(argv, request)
-        used = _placeholders(template)
+        placeholders = _placeholders(template)
+        takes_prompt = bool(placeholders & _CARRIES_PROMPT)
         if request.interactive:
-            if not used & _CARRIES_PROMPT:
+            if not takes_prompt:
                 self.refuse_prompt(request)
             return AgentCommand(argv, dict(request.settings.env))
         stdin = None
-        if not used & _CARRIES_PROMPT:
-            stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")
+        if not takes_prompt:
+            text = values["prompt" if "system" in placeholders else "combined"]
+            stdin = text.encode("utf-8", "replace")
         return AgentCommand(argv, dict(request.settings.env), stdin)
 
     def parse(self, line: str) -> list[AgentEvent]:
         match self.settings.output:
             case "events":
-                return [_without_refund(event) for event in parse_event(line)]
+                return [_raise_only(event) for event in parse_event(line)]
             case "json":
                 return self._parse_json(line)
             case "text":
@@ -111,42 +103,41 @@ class CommandAgent(AgentAdapter):
         return AgentVerdict(True, result=result, claimed="success")
 
     def _judge_json(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
-        """Success is a clean exit, no error, and the answer where the settings say that it is."""
+        """Call it a success if the exit is clean, there is no error, and the answer was printed."""
         read = self.settings.read
         if read.result:
-            said = summary.result
+            answer = summary.result
         else:
-            said = summary.tail.strip() or None
+            answer = summary.tail.strip() or None
         if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-            return AgentVerdict(False, self.exit_sentence(exit, tail), said, summary.claimed)
+            return AgentVerdict(False, self.exit_sentence(exit, tail), answer, summary.claimed)
         if summary.error:
-            return AgentVerdict(False, summary.error.text, said, "failure")
-        if said is None:
-            place = read.result or read.text
-            return AgentVerdict(
-                False, f"The agent exited with code 0, and {place} was never there."
-            )
-        return AgentVerdict(True, result=said, claimed="success")
+            return AgentVerdict(False, summary.error.text, answer, "failure")
+        if answer is None:
+            path = read.result or read.text
+            reason = f"The agent exited with code 0 without printing {path}."
+            return AgentVerdict(False, reason)
+        return AgentVerdict(True, result=answer, claimed="success")
 
     def _parse_json(self, line: str) -> list[AgentEvent]:
-        """What a line says, or the document over several lines that ends with it.
+        """Return the events of a line, or of the document of several lines that it completes.
 
-        Nothing inside a document stands alone at the beginning of a line: what was held is none.
+        A line inside such a document never begins with an object or array at its very start. If a
+        line does, the lines before it were no document.
         """
-        inside = bool(self._held) and not line.startswith(('{"', "[{"))
-        if inside:
-            document = None
-        else:
+        document = None
+        is_inside = bool(self._lines) and not line.startswith(('{"', "[{"))
+        if not is_inside:
             document = json_document(line)
-        if document is None and (self._held or _OPENS.match(line)):
-            self._held.append(line)
+        if document is None and (self._lines or _OPENS.match(line)):
+            self._lines.append(line)
             self._size += len(line)
             steps = {"{": 1, "[": 1, "}": -1, "]": -1}
             self._depth += sum(steps.get(mark, 0) for mark in _BRACKET.findall(line))
             if self._depth > 0 and self._size < _LARGEST:
                 return []
-            document = json_document("\n".join(self._held))
-        self._held = []
+            document = json_document("\n".join(self._lines))
+        self._lines = []
         self._depth = 0
         self._size = 0
         if document is None:
@@ -157,23 +148,49 @@ class CommandAgent(AgentAdapter):
         read = request.settings.read
         key = f"agents.{self.name}.command"
         if request.settings.output == "json" and not read.text and not read.result:
-            text = f"The agent {self.name} prints JSON, and nothing says where its answer is in it."
+            text = f"The agent {self.name} prints JSON, but no setting names the answer's field."
             hint = f"kapelle config set agents.{self.name}.read.result path.of.the.answer"
             raise AgentMisconfigured(text, hint=hint, remedy="")
-        hint = f"Use {{prompt_file}} in {key}, or no placeholder, for stdin."
+        hint = f"Use {{prompt_file}} in {key}; without a placeholder the prompt goes to stdin."
         for argument in argv:
             self.require_argument(argument, "the prompt", hint)
             if not argument or "\0" in argument:
-                raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
-        place = request.workspace / argv[0] if _is_relative(argv[0]) else argv[0]
-        if not self.on_path(str(place), request.settings.env):
+                text = f"{key} results in an argument that is empty or has a NUL."
+                raise AgentMisconfigured(text)
+        program = argv[0]
+        if _is_relative(program):
+            program = str(request.workspace / program)
+        if not self.on_path(program, request.settings.env):
             raise self.not_found(argv[0])
 
 
-def _without_refund(event: AgentEvent) -> AgentEvent:
-    """The event; usage in it can raise what was counted before, but never lower it.
+def _capabilities(settings: AgentSettings) -> Capabilities:
+    """Return the capabilities by the placeholders and the fields that the settings name."""
+    placeholders = _placeholders(settings.command)
+    read = settings.read
+    if settings.output == "events":
+        has_session = has_usage = has_cost = True
+    elif settings.output == "json":
+        has_session = bool(read.session)
+        has_usage = bool(read.input_tokens or read.output_tokens)
+        has_cost = bool(read.cost_usd)
+    else:
+        has_session = has_usage = has_cost = False
+    by_stdin = not placeholders & _CARRIES_PROMPT
+    return Capabilities(
+        resume="session" in placeholders and has_session,
+        model="model" in placeholders,
+        system_prompt=by_stdin or bool(placeholders & {"system", "combined"}),
+        usage=has_usage,
+        cost=has_cost,
+        terminal=True,
+    )
 
-    Anything in such an agent can print events, so budgets must not depend on the last one.
+
+def _raise_only(event: AgentEvent) -> AgentEvent:
+    """Return the event so that its usage may raise a sum, but never lower it.
+
+    Any code that such an agent runs can print events, and must not reset a budget.
     """
     if event.kind != "usage":
         return event
@@ -181,6 +198,7 @@ def _without_refund(event: AgentEvent) -> AgentEvent:
 
 
 def _values(request: AgentRequest) -> dict[str, str]:
+    """Return the values of the placeholders."""
     system = request.system_prompt or ""
     return {
         "prompt": request.prompt,
@@ -194,11 +212,15 @@ def _values(request: AgentRequest) -> dict[str, str]:
 
 
 def _placeholders(template: list[str]) -> set[str]:
-    return {name for argument in template for name in _PLACEHOLDER.findall(argument)}
+    """Return the names of the placeholders in a template."""
+    names: set[str] = set()
+    for argument in template:
+        names.update(_PLACEHOLDER.findall(argument))
+    return names
 
 
-def _filled(template: list[str], values: dict[str, str]) -> list[str]:
-    """The template with its values; what has no value goes, with the option it belongs to."""
+def _fill(template: list[str], values: dict[str, str]) -> list[str]:
+    """Return the template with its values; drop an argument without value, with its option."""
     argv: list[str] = []
     for argument in template:
         if any(not values[name] for name in _PLACEHOLDER.findall(argument)):
@@ -214,83 +236,96 @@ def _is_relative(program: str) -> bool:
 
 
 def json_events(document: object, read: ReadJson) -> list[AgentEvent]:
-    """The events that a document holds."""
+    """Return the events that a document holds."""
     kinds: tuple[EventKind, ...] = ("session", "model", "text")
-    found = [AgentEvent(kind, text_at(document, getattr(read, kind))) for kind in kinds]
-    events = [event for event in found if event.text]
-    names = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
-    counts = {name: number_at(document, getattr(read, name)) for name in names}
-    if used := {name: number for name, number in counts.items() if number is not None}:
-        # Whatever reports what it used has had an answer of a model.
-        events.append(AgentEvent("usage", data={**used, "turns": 1}))
+    events = []
+    for kind in kinds:
+        text = text_at(document, getattr(read, kind))
+        if text:
+            events.append(AgentEvent(kind, text))
+    usage: dict[str, float] = {}
+    for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_usd"):
+        number = number_at(document, getattr(read, name))
+        if number is not None:
+            usage[name] = number
+    if usage:
+        # A document with usage is the answer of a model.
+        events.append(AgentEvent("usage", data={**usage, "turns": 1}))
     return events + _outcome(document, read)
 
 
 def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
+    """Return the error and the result that a document holds."""
     result = text_at(document, read.result)
-    # A flag may stand where a message would: then the answer is the message.
-    wrong = value_at(document, read.error)
-    if wrong is True:
-        message = result or _UNNAMED
-    else:
+    error = value_at(document, read.error)
+    events = []
+    if error:
         message = text_at(document, read.error)
-    if wrong:
-        events = [AgentEvent("error", text=message)]
-    else:
-        events = []
+        if error is True:
+            # The field of the error is a mere flag: the answer is the message.
+            message = result or _UNNAMED
+        events.append(AgentEvent("error", text=message))
     if value_at(document, read.result) is not None:
-        events.append(AgentEvent("result", text=result, data={"is_error": True} if wrong else {}))
+        data = {"is_error": True} if error else {}
+        events.append(AgentEvent("result", text=result, data=data))
     return events
 
 
 def json_document(line: str) -> dict[str, Any] | list[Any] | None:
-    """The JSON object or array that a line holds, or None for anything else."""
+    """Return the JSON object or array that a line holds, or None."""
     if not line.lstrip().startswith("["):
         return json_object(line) or None
-    found = json_object(f'{{"array": {line}}}').get("array")
-    if isinstance(found, list):
-        return found
+    array = json_object(f'{{"array": {line}}}').get("array")
+    if isinstance(array, list):
+        return array
     return None
 
 
 def value_at(document: object, path: str | None) -> object:
-    """What is there: names lead into objects, numbers into arrays, from the end if negative."""
+    """Return the value at a dotted path, or None.
+
+    Names lead into objects, numbers into arrays; a negative number counts from the end.
+    """
     if not path:
         return None
-    found = document
+    value = document
     for step in path.split("."):
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and step.removeprefix("-").isdecimal():
-            # A number of thousands of digits is no index, and int refuses it.
-            if len(step) < 20:
-                index = int(step)
-            else:
-                index = len(found)
-            if -len(found) <= index < len(found):
-                found = found[index]
-            else:
-                found = None
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list):
+            value = _item_at(value, step)
         else:
             return None
-    return found
+    return value
+
+
+def _item_at(items: list[Any], step: str) -> object:
+    """Return the item that a step of a path names, or None."""
+    # int() refuses a number of thousands of digits, which is no index anyway.
+    if not step.removeprefix("-").isdecimal() or len(step) >= 20:
+        return None
+    index = int(step)
+    if -len(items) <= index < len(items):
+        return items[index]
+    return None
 
 
 def text_at(document: object, path: str | None) -> str:
-    """The text there; anything else that says something is written as JSON."""
-    found = value_at(document, path)
-    if isinstance(found, str):
-        return found
-    if not found and number_at(document, path) is None:
+    """Return the text at a path; any other value that is not empty as JSON."""
+    value = value_at(document, path)
+    if isinstance(value, str):
+        return value
+    if not value and number_at(document, path) is None:
         return ""
     try:
-        return json.dumps(found, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False)
     except RecursionError:
         return ""
 
 
 def number_at(document: object, path: str | None) -> float | None:
-    found = value_at(document, path)
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return found
+    """Return the number at a path, or None."""
+    value = value_at(document, path)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
     return None

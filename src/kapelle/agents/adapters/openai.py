@@ -13,19 +13,22 @@ SYSTEM_FILE = "system-prompt.txt"
 
 
 class PlainModel(AgentAdapter):
-    """One question, one answer: a bridge run with this Python; key and address by environment."""
+    """Runs a bridge with this Python, for one question and one answer.
+
+    The bridge takes the key and the base URL from environment variables.
+    """
 
     program = sys.executable
     package = "pip install kapelle"
     bridge: ClassVar[str]  # the module
     capabilities = Capabilities(model=True, system_prompt=True, usage=True, read_only=True)
-    restraint = None  # it only answers
+    restraint = None  # it has no tools
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
-        # A server of one's own usually wants no key.
-        own = settings.base_url or settings.env.get(self.url_variable or "")
-        self.access = replace(self.access, needed=not own)
+        # A server of the user's own usually needs no key.
+        own_server = settings.base_url or settings.env.get(self.url_variable or "")
+        self.access = replace(self.access, needed=not own_server)
 
     def installed(self) -> str | None:
         return sys.executable
@@ -33,10 +36,10 @@ class PlainModel(AgentAdapter):
     def command(self, request: AgentRequest) -> AgentCommand:
         base_url = request.settings.base_url
         if base_url and not is_address(base_url):
-            text = f"The base_url of {self.name} is no http(s):// address without a password."
+            text = f"The base_url of {self.name} must be an http(s):// URL without a password."
             hint = f"kapelle agents config set {self.name} base_url http://localhost:11434/v1"
             raise AgentMisconfigured(text, hint=hint, remedy="")
-        # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
+        # -P keeps modules of the workspace, where the bridge runs, from replacing others.
         argv = [sys.executable, "-P", "-m", self.bridge, "--model", self.require_model(request)]
         files = {}
         if request.system_prompt:

@@ -1,4 +1,4 @@
-"""opencode: `opencode run --format json`, with a configuration laid over that of the user."""
+"""opencode: `opencode run --format json`, with a configuration on top of the user's own."""
 
 import json
 import re
@@ -18,29 +18,29 @@ from kapelle.agents.base import (
     Summary,
 )
 from kapelle.agents.events import AgentEvent, JsonObject, error, json_object, usage
-from kapelle.agents.failures import failure_of, known_type, place_behind
-from kapelle.agents.resets import retry_at
+from kapelle.agents.failures import choose_type, classify_event, find_end
+from kapelle.agents.resets import read_retry_headers
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 
 _OVERFLOW = "ContextOverflowError"
 _KEY = "OPENCODE_API_KEY"
-_PROVIDER = "kapelle"  # what opencode calls the server at settings.base_url
+_PROVIDER = "kapelle"  # the name of the server at settings.base_url
 _INSTRUCTIONS = "opencode-instructions.md"
 _GUARD = "opencode-guard.json"
 _PLUGIN = Path(bridges.__file__).with_name("opencode_guard.js")
-# opencode replaces {env:…} and {file:…} anywhere in its configuration; only our own are meant so.
+# opencode replaces {env:…} and {file:…} anywhere in its configuration. All are escaped but our own.
 _REFERENCE = re.compile(r"\{(?=file:|env:(?!" + _KEY + r"\}))")
-# What its server keeps to itself of an error that it reports as unexpected.
+# The marks of a line in its log with the cause of an error that it reports as unexpected.
 _LOGGED = ("level=ERROR ", "message=failed ", ' error="')
-# A request that failed, after which it waits without a word and asks again.
+# The marks of a line in its log about a failed request, which it retries without an event.
 _RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
 _LONGEST_CAUSE = 1000
-# The log has the provider's words and no status. opencode asks again after a refusal that passes by
-# itself only (408, 409, 429 and 5xx), so that one of these words means the 429.
+# The log has the provider's message without the status. opencode retries only after 408, 409, 429
+# and 5xx, so one of these words means 429.
 _OF_LIMIT = re.compile(r"\b429\b|limit|quota|throttl|too many|slow down|capacity", re.IGNORECASE)
-# Its retries are silent and cannot be limited; the log tells of them on stderr at least.
+# opencode prints no event for a retry and has no limit for retries, but logs them to stderr.
 _LOGS = ["--print-logs", "--log-level", "ERROR"]
 
 
@@ -50,10 +50,10 @@ class OpencodeAgent(AgentAdapter):
     program = "opencode"
     package = "npm install -g opencode-ai"
     tested = "1.18.33"
-    restraint = "opencode is told in its configuration to allow everything"
+    restraint = "its configuration allows everything"
     capabilities = Capabilities(
         resume=True,
-        # It can, but then hangs in any directory other than that of the session.
+        # A fork hangs in any directory other than that of the session.
         fork=False,
         model=True, system_prompt=True, mcp=True, acp=True, usage=True, cost=True,
         tools=True, read_only=True, terminal=True,
@@ -73,7 +73,7 @@ class OpencodeAgent(AgentAdapter):
         "CEREBRAS_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "MOONSHOT_API_KEY",
         "ZHIPU_API_KEY", "GITHUB_TOKEN",
     )  # fmt: skip
-    # Marks of an opencode around the daemon.
+    # Variables of an opencode session in which the daemon was started.
     drops = (
         "OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_SERVER_*", "OPENCODE_PRINT_LOGS",
         "OPENCODE_LOG_LEVEL",
@@ -88,9 +88,10 @@ class OpencodeAgent(AgentAdapter):
         model = request.chosen_model
         if request.settings.base_url:
             model = f"{_PROVIDER}/{self.require_model(request)}"
-        # It works where PWD says, not in its working directory, unless it is told.
-        unattended = ["run", "--format", "json", "--auto", *_LOGS, "--dir"]
-        argv = [self.executable(), *([] if request.interactive else unattended)]
+        argv = [self.executable()]
+        if not request.interactive:
+            # Without --dir opencode works in the directory that PWD names.
+            argv += ["run", "--format", "json", "--auto", *_LOGS, "--dir"]
         argv.append(str(request.workspace))
         argv += self.options({"--model": model, "--session": request.session_id})
         config = _REFERENCE.sub(r"\\u007b", json.dumps(_configuration(request, model)))
@@ -105,7 +106,7 @@ class OpencodeAgent(AgentAdapter):
         return AgentCommand(argv, env, request.stdin, files)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        """The events of one line; what is no JSON is a warning that it prints among them."""
+        """Return the events of one line; a line that is not JSON is a warning."""
         value = json_object(line)
         if not value:
             if line.strip():
@@ -131,59 +132,60 @@ class OpencodeAgent(AgentAdapter):
         if not cause:
             return []
         notice = AgentEvent("notice", cause)
-        if failure_of(notice) is not None:
+        if classify_event(notice) is not None:
             return [notice]
-        is_limit = _OF_LIMIT.search(cause) is not None
-        if is_limit:
-            kind = FailureClass.RATE_LIMIT
-        else:
-            kind = FailureClass.OVERLOADED
-        return [replace(notice, name=kind)]
+        if _OF_LIMIT.search(cause):
+            return [replace(notice, name=FailureClass.RATE_LIMIT)]
+        return [replace(notice, name=FailureClass.OVERLOADED)]
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> AgentVerdict:
         verdict = super().judge(summary, exit, tail)
         last = last_step_end(tail)
         if verdict.success and last not in {"stop", None}:
-            if last:
-                how = f"with {last}"
-            else:
-                how = "in the middle of a step"
-            return AgentVerdict(False, f"opencode ended {how}, without an answer.")
-        # It exits with 1 after a full context, too, which it compacted to go on.
-        overflowed = summary.error and summary.error.data.get("type") == _OVERFLOW
-        if overflowed and exit.code == 1 and last == "stop" and summary.claimed == "success":
+            ending = f"with {last}" if last else "in the middle of a step"
+            return AgentVerdict(False, f"opencode ended {ending}, without an answer.")
+        if exit.code == 1 and last == "stop" and _has_compacted(summary):
             return AgentVerdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
             return verdict
         return _by_log(verdict, summary, tail)
 
 
+def _has_compacted(summary: Summary) -> bool:
+    """Tell whether a full context was compacted and the work then completed.
+
+    opencode exits with 1 in that case, too.
+    """
+    if summary.error is None or summary.claimed != "success":
+        return False
+    return summary.error.data.get("type") == _OVERFLOW
+
+
 def _by_log(verdict: AgentVerdict, summary: Summary, tail: str) -> AgentVerdict:
-    """What only its log tells: what an unexpected error was."""
-    logged = [cause for line in tail.splitlines() if (cause := _cause(line, _LOGGED))]
-    if summary.error is None or not logged or "server error" not in summary.error.text:
+    """Return the verdict with the cause of an unexpected error, which only the log has."""
+    if summary.error is None or "server error" not in summary.error.text:
         return verdict
-    cause = logged[-1]
-    unknown_model = cause.startswith("ProviderModelNotFoundError")
-    if unknown_model:
-        found = Failure(FailureClass.CAPABILITY, f"it said: {cause}")
-    else:
-        found = None
-    return AgentVerdict(False, cause, claimed="failure", failure=found)
+    causes = [_cause(line, _LOGGED) for line in tail.splitlines()]
+    cause = next((text for text in reversed(causes) if text), None)
+    if cause is None:
+        return verdict
+    failure = None
+    if cause.startswith("ProviderModelNotFoundError"):
+        failure = Failure(FailureClass.CAPABILITY, f"it said: {cause}")
+    return AgentVerdict(False, cause, claimed="failure", failure=failure)
 
 
 def _cause(line: str, marks: tuple[str, ...]) -> str:
-    """What stands in quotes behind marks that a line of the log has in this order, or nothing."""
-    place = place_behind(marks, line)
-    if place >= 0:
-        said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0")
-    else:
-        said = ""
-    return said.partition('"')[0].replace("\0", '"')
+    """Return the quoted text after the marks in a line of the log; empty without these marks."""
+    start = find_end(marks, line)
+    if start < 0:
+        return ""
+    text = line[start : start + _LONGEST_CAUSE].replace('\\"', "\0")
+    return text.partition('"')[0].replace("\0", '"')
 
 
 def _guard(request: AgentRequest) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables and files by which a plugin keeps it from what somebody else holds."""
+    """Return variables and files for the plugin that refuses writes to files held by others."""
     command = request.guard("claude")
     if command is None or "OPENCODE_CONFIG" in request.environ:
         return {}, {}
@@ -193,7 +195,7 @@ def _guard(request: AgentRequest) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
-    """What goes over the user's own configuration; a key is named in it, never given."""
+    """Return the configuration on top of the user's; it refers to the key by its variable."""
     config: dict[str, Any] = {
         "permission": _permissions(request),
         "autoupdate": False,
@@ -221,12 +223,13 @@ def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
 def _permissions(request: AgentRequest) -> str | dict[str, str]:
     if not (request.tools or request.read_only):
         return "allow"
-    named = [*request.tools, *(f"{name}_*" for name in request.mcp_servers)]
+    rules = {"*": "allow"}
     if request.tools:
-        rules = {"*": "deny", **dict.fromkeys(named, "allow")}
-    else:
-        rules = {"*": "allow"}
-    return rules | ({"edit": "deny"} if request.read_only else {})
+        tools = [*request.tools, *(f"{name}_*" for name in request.mcp_servers)]
+        rules = {"*": "deny", **dict.fromkeys(tools, "allow")}
+    if request.read_only:
+        rules["edit"] = "deny"
+    return rules
 
 
 def _server(server: McpServer) -> dict[str, Any]:
@@ -237,9 +240,9 @@ def _server(server: McpServer) -> dict[str, Any]:
 
 
 def last_step_end(output: str) -> str | None:
-    """How an output's last step ended: its reason, "error", or "" in the middle of it.
+    """Return how the last step of an output ended: its reason, "error", or "" if it did not end.
 
-    A "stop" is no end where more steps follow it: the history may have been compacted in between.
+    A "stop" with more steps after it is no end, because the history may have been compacted.
     """
     for line in reversed(output.splitlines()):
         value = json_object(line)
@@ -264,25 +267,24 @@ def _tool(part: JsonObject) -> list[AgentEvent]:
 
 
 def _step(part: JsonObject) -> list[AgentEvent]:
-    """One answer of the model: what it took, and whether it was the last."""
+    """Return the usage of one answer of the model, and the result if it was the last."""
     tokens = part.mapping("tokens")
     cache = tokens.mapping("cache")
-    cached = cache.count("read")
-    sent = tokens.count("input") + cached + cache.count("write")
-    received = tokens.count("output") + tokens.count("reasoning")
-    # It counts 0 for a model whose price it does not know.
+    cached_tokens = cache.count("read")
+    input_tokens = tokens.count("input") + cached_tokens + cache.count("write")
+    output_tokens = tokens.count("output") + tokens.count("reasoning")
+    cost = {}
     if part.get("cost"):
-        cost = {"cost_usd": part["cost"]}
-    else:
-        cost = {}
-    used = usage(sent, received, cached, turns=1, **cost)
+        # opencode reports 0 for a model whose price it does not know.
+        cost["cost_usd"] = part["cost"]
+    events = [usage(input_tokens, output_tokens, cached_tokens, turns=1, **cost)]
     reason = part.text("reason")
     if reason == "stop":
-        return [used, AgentEvent("result")]
-    if reason in {"", "tool-calls", "unknown"}:
-        return [used]
-    cut = f"The model's answer ended with {reason}."
-    return [used, AgentEvent("result", cut, data={"is_error": True})]
+        events.append(AgentEvent("result"))
+    elif reason not in {"", "tool-calls", "unknown"}:
+        text = f"The model's answer ended with {reason}."
+        events.append(AgentEvent("result", text, data={"is_error": True}))
+    return events
 
 
 def _error(value: JsonObject) -> AgentEvent:
@@ -293,12 +295,10 @@ def _error(value: JsonObject) -> AgentEvent:
     body = json_object(data.text("responseBody")).mapping("error")
     headers = data.mapping("responseHeaders")
     status = data.count("statusCode")
-    # When the line was written, by its own word.
-    written = value.count("timestamp") / 1000
-    if 0 < written < 1e11:
-        now = datetime.fromtimestamp(written, UTC)
-    else:
-        now = None
-    at = retry_at({key: headers.text(key) for key in headers}, status, now)
-    kind = known_type(name, body.text("code") or body.text("type"))
+    now = None
+    timestamp = value.count("timestamp") / 1000
+    if 0 < timestamp < 1e11:
+        now = datetime.fromtimestamp(timestamp, UTC)
+    at = read_retry_headers({key: headers.text(key) for key in headers}, status, now)
+    kind = choose_type(name, body.text("code") or body.text("type"))
     return error(message or "unknown error", status=status, type=kind, retry_at=at)

@@ -1,4 +1,4 @@
-"""Qwen Code: `qwen -o stream-json`, with the prompt by stdin."""
+"""Qwen Code: `qwen -o stream-json`, with the prompt on stdin."""
 
 import json
 from typing import ClassVar
@@ -10,26 +10,26 @@ from kapelle.domain.failures import FailureClass
 
 _MCP = "qwen-mcp.json"
 _SETTINGS = "qwen-defaults.json"
-# Of its settings files the one that yields to the user's own.
+# The content of its file of default settings, which the user's own settings override.
 _DEFAULTS = {
-    # Each request is tried seven times as it is; Kapelle itself tries again, and knows when.
+    # Qwen would retry each request seven times. Kapelle itself retries, at the announced time.
     "model": {"generationConfig": {"maxRetries": 0}},
     "security": {"auth": {"selectedType": "openai"}},
     "general": {"enableAutoUpdate": False},
-    # A request more after each answer, over ACP, for what a person might say next.
+    # Otherwise Qwen asks the model after each answer, over ACP, what a person might say next.
     "ui": {"enableFollowupSuggestions": False},
-    # Otherwise every attempt ends with further questions to the model, about what to remember.
+    # Otherwise Qwen asks the model at the end of every attempt what to remember.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
 }
-# Without alwaysLoadTools the model has to search for the tools before it sees them.
+# Without alwaysLoadTools the model sees the tools only after it has searched for them.
 _MCP_FIELDS = {"trust": True, "alwaysLoadTools": True}
 
 
 class QwenAgent(AgentAdapter):
     """Success is exit code 0 after a result that is no error.
 
-    What each answer used is in the session's own file; the stream leaves out subagents, and the
-    result tells the sum over the session.
+    The usage of each answer is read from the session's file: the stream leaves out subagents, and
+    the result has the sum over the session.
     """
 
     program = "qwen"
@@ -48,7 +48,7 @@ class QwenAgent(AgentAdapter):
         "OPENAI_*", "QWEN_*", "DASHSCOPE_*", "BAILIAN_*", "MODELSCOPE_API_KEY", "ANTHROPIC_*",
         "GEMINI_*", "GOOGLE_*", "WEB_SEARCH_*",
     )  # fmt: skip
-    # Marks of a session around the daemon.
+    # Variables of a Qwen session in which the daemon was started.
     drops = (
         "QWEN_CODE", "QWEN_CODE_AGENT_ID", "QWEN_CODE_CLI", "QWEN_CODE_LAUNCHER_*",
         "QWEN_CODE_MANAGED_NPM_*", "QWEN_CODE_MODEL", "QWEN_CODE_MODEL_IDENTITY",
@@ -59,7 +59,7 @@ class QwenAgent(AgentAdapter):
 
     url_variable = "OPENAI_BASE_URL"
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
-    # As Gemini, of which it is a fork, it cannot make new files through a client's file system.
+    # Like Gemini, of which it is a fork, Qwen cannot create files through the client's file system.
     beside_acp = ("daemon",)
     exits: ClassVar = {53: FailureClass.LIMIT, 55: FailureClass.LIMIT}
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
@@ -67,19 +67,19 @@ class QwenAgent(AgentAdapter):
     def over_acp(self, request: AgentRequest) -> AgentCommand:
         env = {
             "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(request.beside(_SETTINGS)),
-            # Otherwise it runs as a child of its child, with a warning that nobody reads.
+            # Otherwise Qwen runs as a child of its child, and prints a warning.
             "QWEN_CODE_NO_RELAUNCH": "true",
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
         }
-        known = env | self.environment(request)
-        chat = self.side_log(request, known, "projects/*/chats/{session}.jsonl")
+        whole_env = env | self.environment(request)
+        chat = self.side_log(request, whole_env, "projects/*/chats/{session}.jsonl")
         return AgentCommand([], env, files={_SETTINGS: json.dumps(_DEFAULTS)}, side_log=chat)
 
     def command(self, request: AgentRequest) -> AgentCommand:
         argv = [self.executable(), "--yolo", "-o", "stream-json"]
-        begun = self.over_acp(request)
-        env = begun.env | self.environment(request)
-        files = dict(begun.files)
+        basis = self.over_acp(request)
+        env = basis.env | self.environment(request)
+        files = dict(basis.files)
         if request.mcp_servers:
             servers = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
             files[_MCP] = json.dumps(servers)
@@ -99,11 +99,11 @@ class QwenAgent(AgentAdapter):
         if request.read_only:
             argv += [f"--exclude-tools={name}" for name in ("edit", "write_file", "notebook_edit")]
         if request.system_prompt:
-            hint = "Put what is long into the prompt, or into a QWEN.md in the repository."
+            hint = "Move long instructions into the prompt, or into a QWEN.md in the repository."
             text = self.require_argument(request.system_prompt, "a system prompt", hint)
             argv.append(f"--append-system-prompt={text}")
         argv += request.settings.extra_args
-        return AgentCommand(argv, env, request.stdin, files, begun.side_log)
+        return AgentCommand(argv, env, request.stdin, files, basis.side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
@@ -113,18 +113,18 @@ class QwenAgent(AgentAdapter):
 
 
 def _from_session_file(event: JsonObject) -> list[AgentEvent]:
-    """What one line of the session's file says; what is copied there happened before."""
-    noted = event.mapping("systemPayload", "uiEvent")
+    """Return the usage or the notice in one line of the session's file."""
     if "forkedFrom" in event:
-        return []
-    match noted.get("event.name"):
+        return []  # the line was copied from an earlier session
+    record = event.mapping("systemPayload", "uiEvent")
+    match record.get("event.name"):
         case "qwen-code.api_response":
             kinds = ("input_token", "output_token", "cached_content_token")
-            turns = 0 if noted.get("subagent_name") else 1
-            return [usage(*(noted.count(f"{kind}_count") for kind in kinds), turns=turns)]
+            turns = 0 if record.get("subagent_name") else 1
+            return [usage(*(record.count(f"{kind}_count") for kind in kinds), turns=turns)]
         case "qwen-code.api_error":
-            # It tries again for minutes, and of that it tells nothing elsewhere.
-            status = noted.count("status_code")
-            text = noted.text("error_message") or noted.text("error_type")
+            # Qwen retries for minutes without an event in its stream.
+            status = record.count("status_code")
+            text = record.text("error_message") or record.text("error_type")
             return [error(text, kind="notice", status=status)]
     return []

@@ -1,4 +1,4 @@
-"""An agent that plays a scripted part: for tests, demonstrations and trying Kapelle out."""
+"""An agent that follows a script: for tests, demonstrations and trying Kapelle out."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ class RehearsalAgent(AgentAdapter):
 
     capabilities = Capabilities(resume=True, usage=True, cost=True, terminal=True)
     access = Access(needed=False)
-    restraint = "a rehearsal does what its playbook says"
+    restraint = "a rehearsal follows its playbook"
 
     def installed(self) -> str | None:
         return PROGRAM
@@ -22,13 +22,13 @@ class RehearsalAgent(AgentAdapter):
     def command(self, request: AgentRequest) -> AgentCommand:
         settings = request.settings
         if request.interactive:
-            # In a terminal it is whatever you type: a shell.
-            said = 'PS1="rehearsal> " && test -z "$1" || echo "You said: $1"; exec sh'
-            argv = ["/bin/sh", "-c", f"export PS1; {said}", "sh", *request.first_words()]
+            # In a terminal the person plays the agent's part, in a shell.
+            script = 'PS1="rehearsal> " && test -z "$1" || echo "You said: $1"; exec sh'
+            argv = ["/bin/sh", "-c", f"export PS1; {script}", "sh", *request.first_words()]
             return AgentCommand(argv, dict(settings.env))
         options = {
             "--workspace": request.workspace,
-            # What stands in a worktree, an agent or another branch may have put there.
+            # The default playbook is read from the checkout, because agents may change a worktree.
             "--checkout": request.checkout or request.workspace,
             "--attempt": request.attempt_number,
             "--playbook": os.path.expanduser(settings.playbook or ""),

@@ -18,7 +18,7 @@ import httpx2
 
 from kapelle.agents.bridges.base import BridgeFailed, LinePrinter, emit, is_address
 from kapelle.agents.events import JsonObject, mapping_of, text_of
-from kapelle.agents.resets import retry_at
+from kapelle.agents.resets import read_retry_headers
 
 _CONNECTING_S = 30.0
 _HOME = "https://api.openai.com/v1"
@@ -113,7 +113,7 @@ def refusal(
     else:
         name = ""
     text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
-    at = retry_at(headers or {}, status or 0)
+    at = read_retry_headers(headers or {}, status or 0)
     return BridgeFailed(text, name, status=status, type=kind or None, retry_at=at)
 
 

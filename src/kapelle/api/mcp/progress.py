@@ -19,7 +19,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.states import FINAL, RUN_FINAL
 from kapelle.domain.task import Event, Task
 from kapelle.domain.text import make_title
-from kapelle.patterns.registry import built_in
+from kapelle.patterns.registry import load_built_in
 from kapelle.service import Service
 
 # Clients give up on calls that say nothing for long.
@@ -272,7 +272,7 @@ def _describe_facts(facts: dict[str, Any], limit: int | None) -> str:
 
 def _find_defaults(pattern: str) -> dict[str, Any]:
     """The default of every field of a built-in pattern's specification."""
-    for known in built_in():
+    for known in load_built_in():
         if known.name == pattern:
             fields = known.spec_schema["properties"].items()
             return {name: one.get("default") for name, one in fields}

@@ -19,7 +19,7 @@ from kapelle.api.router import Router
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import suggest_name
-from kapelle.patterns.registry import Pattern, built_in
+from kapelle.patterns.registry import Pattern, load_built_in
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service import Service
 
@@ -187,7 +187,7 @@ class Tools:
             for name, one in operations.items()
         }
         start = operations["run_start"]
-        for pattern in built_in():
+        for pattern in load_built_in():
             tool = _make_pattern_tool(start, bindings[start.tool], pattern, shared)
             self.by_name[tool.name] = tool
         self.by_name[TOOL_LIST] = _make_tool_of_tools(TOOL_LIST, {"name": _NAME}, [])

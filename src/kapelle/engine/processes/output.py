@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kapelle.agents.base import AgentAdapter, Summary
-from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
+from kapelle.agents.summary import complete_summary, compute_cost, find_price, summarise
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import CheckResult, Usage
 from kapelle.runner.output import read_lines, read_tail
@@ -50,7 +50,7 @@ def with_side_log(agent: AgentAdapter, side_log: "SideLog | None", summary: Summ
     """Complete the summary of an output with the agent's side log, if there is one."""
     if side_log is None:
         return summary
-    return completed_by(summary, summarise(agent, side_log.lines(summary.session_id)))
+    return complete_summary(summary, summarise(agent, side_log.lines(summary.session_id)))
 
 
 def output_tail(process_dir: Path) -> str:
@@ -75,9 +75,9 @@ def attempt_usage(
     usage = Usage.model_validate(counts)
     if usage.cost_usd is not None:
         return usage
-    price = price_of(summary.model or model or "", settings.prices)
+    price = find_price(summary.model or model or "", settings.prices)
     if price:
-        return usage.model_copy(update={"cost_usd": cost_usd(usage, price)})
+        return usage.model_copy(update={"cost_usd": compute_cost(usage, price)})
     return usage
 
 

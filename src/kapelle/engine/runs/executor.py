@@ -241,20 +241,20 @@ class RunExecutor:
         except RunSuspended:
             return RunVerdict(RunStatus.WAITING, asked=control.asked)
         except RunCancelled:
-            return await self._cancelled(run["id"], context.kept)
+            return await self._cancelled(run["id"], context.state)
         except LimitReached as error:
-            if context.kept is None:
+            if context.state is None:
                 raise
-            problem = await self._restore(run, context.kept, "budget")
-            result = context.kept.result(_joined(error.message, problem), "budget")
+            problem = await self._restore(run, context.state, "budget")
+            result = context.state.result(_joined(error.message, problem), "budget")
             reason = getattr(result, "reason", error.message)
             result = _json(result)
             unfinished = spec.delivers_unfinished
             return RunVerdict(RunStatus.FAILED, reason, result, unfinished=unfinished)
         except Failed as failure:
             result = failure.result
-            if result is None and context.kept is not None:
-                result = context.kept.result(failure.reason, "failure")
+            if result is None and context.state is not None:
+                result = context.state.result(failure.reason, "failure")
             return RunVerdict(
                 RunStatus.FAILED,
                 failure.reason,

@@ -28,7 +28,9 @@ from kapelle.settings.trust import Executable, list_pattern_files, refusal, sour
 
 # A file that takes longer to import than this is not waited for.
 IMPORT_S = 10.0
-_IMPORT = "import sys; from kapelle.patterns.registry import tell; tell(sys.argv[1])"
+_IMPORT = (
+    "import sys; from kapelle.patterns.registry import print_patterns; print_patterns(sys.argv[1])"
+)
 _MOST_TOLD = 4_000_000
 # A pattern as it is written: its name, and the first line of its docstring somewhere below.
 _DEFINITION = re.compile(r"^@(?:\w+\.)?pattern\(\s*([\"'])([\w-]{1,64})\1", re.MULTILINE)
@@ -46,7 +48,7 @@ T = TypeVar("T")
 
 async def find_pattern(parts: Parts, name: str, directory: Path) -> Pattern:
     """The pattern of this name; somebody's own is imported where it holds up nothing else."""
-    if (found := registry.shipped(name)) is not None:
+    if (found := registry.find_shipped(name)) is not None:
         return found
     return await _import(partial(get, name, *_seen(parts, directory)))
 
@@ -72,7 +74,7 @@ def get(name: str, home: Home, found: Executable | None, trusted: bool = False) 
 
     Its file is imported, after a process of its own has survived that.
     """
-    if (shipped := registry.shipped(name)) is not None:
+    if (shipped := registry.find_shipped(name)) is not None:
         return shipped
     known, broken = _own(home, found, trusted)
     if name in known:
@@ -80,12 +82,13 @@ def get(name: str, home: Home, found: Executable | None, trusted: bool = False) 
         if not item.trusted:
             sentence = f"{item.origin} is not trusted, so the pattern {name!r} cannot be used."
             raise refusal(sentence, found.place if found else "")
-        for one in registry.in_file(Path(item.origin), text):
+        for one in registry.load_file(Path(item.origin), text):
             if one.name == name:
                 return one
     if broken:
         raise broken[0]
-    names = sorted({*registry.installed(), *known, *(item.name for item in registry.built_in())})
+    built_in = [item.name for item in registry.load_built_in()]
+    names = sorted({*registry.list_installed(), *known, *built_in})
     near = difflib.get_close_matches(name, names, 1, 0.6)
     if near:
         others = f"did you mean {near[0]}?"
@@ -104,10 +107,10 @@ def available(home: Home, seen: Executable | None, trusted: bool = False) -> Lis
     """
     own, problems = _own(home, seen, trusted)
     found = {name: item for name, (item, _) in own.items()}
-    others = registry.built_in()
-    for entry in registry.installed().values():
+    others = [*registry.load_built_in()]
+    for entry in registry.list_installed().values():
         try:
-            others.insert(0, registry.loaded(entry))
+            others.insert(0, registry.load_installed(entry))
         except InvalidInput as error:
             problems.append(error)
     for item in others:

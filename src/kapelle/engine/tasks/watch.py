@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 
 from kapelle.agents.base import AgentAdapter
 from kapelle.agents.events import AgentEvent
-from kapelle.agents.failures import failure_of
-from kapelle.agents.resets import reset_stated
+from kapelle.agents.failures import classify_event
+from kapelle.agents.resets import parse_reset_time
 from kapelle.agents.summary import OutputFold
 from kapelle.domain.budget import subtract_usd
 from kapelle.domain.failures import Failure, FailureClass
@@ -106,7 +106,7 @@ class Refusal:
         if event.kind in _PROGRESS:
             self._failure = None
         elif event.kind == "notice":
-            failure = failure_of(event)
+            failure = classify_event(event)
             if failure is not None and failure.kind in _TRANSIENT:
                 if not self._failure:
                     self._since = time.monotonic()
@@ -118,7 +118,7 @@ class Refusal:
             evidence = (
                 f"{self._errors} errors without any work between them: {self._last_error.text}"
             )
-            failure = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
+            failure = classify_event(self._last_error) or Failure(FailureClass.TASK, "")
             return replace(failure, evidence=evidence[:_LONGEST])
         if self._failure is None or time.monotonic() - self._since < patience_s:
             return None
@@ -454,7 +454,7 @@ class AttemptWatch:
         """Keep a limit that the provider has just reported; a missing share is unknown."""
         if event.kind == "window" and event.name:
             share = event.data.get("used")
-            resets_at = reset_stated(event.data.get("resets_at"))
+            resets_at = parse_reset_time(event.data.get("resets_at"))
             is_share = isinstance(share, int | float) and 0 <= share <= _MOST_USED
             self._windows[event.name[:_LONGEST_NAME]] = {
                 "used": share if is_share else None,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import math
 import signal
@@ -21,15 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__" and (_found := importlib.util.find_spec("acp")):
-    # Its front makes a model of every message, 0.7 s of every attempt, and none is used here.
-    sys.modules["acp"] = importlib.util.module_from_spec(_found)
-
-from acp.connection import Connection
-from acp.exceptions import RequestError
-from acp.meta import AGENT_METHODS, CLIENT_METHODS
-
 from kapelle.agents.bridges.acp import Job
+from kapelle.agents.bridges.acp.connection import AcpConnection, RpcError
 from kapelle.agents.bridges.acp.process import (
     AgentProcess,
     failure_of,
@@ -108,7 +100,7 @@ class AgentTurn:
         self._process = process
         self._job = job
         self._prompt = prompt
-        self._connection = Connection(self._handle, process)
+        self._connection = AcpConnection(self._handle, process)
         self._session_id = ""
         self._updates: Updates | None = None  # only while it works on the prompt
         self._asked = asyncio.Event()
@@ -122,7 +114,7 @@ class AgentTurn:
             await self._prompt_agent()
         except BridgeFailed as failed:
             self._fail(failed)
-        except RequestError as error:
+        except RpcError as error:
             self._fail(failure_of(error))
         except ConnectionError:
             text = f"The agent {await self._process.ending()}"
@@ -200,9 +192,7 @@ class AgentTurn:
     async def _answer(self, text: str) -> JsonObject:
         """The agent's answer to a prompt; one that asks is not waited for much longer."""
         params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}]}
-        request = asyncio.ensure_future(
-            self._connection.send_request(AGENT_METHODS["session_prompt"], params)
-        )
+        request = asyncio.ensure_future(self._connection.request("session/prompt", params))
         try:
             is_told = False
             looks_left = math.ceil(_ACKNOWLEDGING_S / _LISTENING_S)
@@ -227,25 +217,25 @@ class AgentTurn:
         """What the agent tells or asks; updates are taken in order, so none waits for anything."""
         given = mapping_of(params)
         ours = given.get("sessionId") == self._session_id
-        if method == CLIENT_METHODS["session_update"]:
+        if method == "session/update":
             self._update_count += 1
             if self._updates and ours and not self._stopping:
                 self._updates.take(given.mapping("update"))
             return None
-        if method == CLIENT_METHODS["session_request_permission"]:
+        if method == "session/request_permission":
             return await self._answer_permission(given)
-        if method == CLIENT_METHODS["fs_read_text_file"] and self._job.daemon:
+        if method == "fs/read_text_file" and self._job.daemon:
             return {"content": await asyncio.to_thread(_read, given)}
-        if method == CLIENT_METHODS["fs_write_text_file"] and self._job.daemon:
+        if method == "fs/write_text_file" and self._job.daemon:
             return await self._write(Path(given.text("path")), given.text("content"))
         if is_notification:
             return None
-        raise RequestError.method_not_found(method)
+        raise RpcError.method_not_found(method)
 
     async def _write(self, path: Path, content: str) -> dict[str, Any]:
         """Write a file unless somebody else holds it."""
         if reason := await self._refusal({"path": str(path)}):
-            raise RequestError(-32000, reason)
+            raise RpcError(-32000, reason)
         await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(path.write_text, content, "utf-8")
         return {}
@@ -287,7 +277,7 @@ class AgentTurn:
 
     async def _cancel(self) -> None:
         params = {"sessionId": self._session_id}
-        await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
+        await self._connection.notify("session/cancel", params)
 
 
 def _read(given: JsonObject) -> str:

@@ -12,8 +12,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from typing import Any
 
-from acp.exceptions import RequestError
-
+from kapelle.agents.bridges.acp.connection import RpcError
 from kapelle.agents.bridges.base import BridgeFailed
 from kapelle.agents.events import JsonObject, json_object
 
@@ -33,7 +32,7 @@ _LONGEST_TYPE = 60
 
 
 class AgentProcess:
-    """One agent over its standard input and output; satisfies the acp package's Transport."""
+    """One agent over its standard input and output; a MessageTransport."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin
@@ -133,7 +132,7 @@ def _is_message(message: JsonObject) -> bool:
     )
 
 
-def failure_of(error: RequestError) -> BridgeFailed:
+def failure_of(error: RpcError) -> BridgeFailed:
     """The message of a JSON-RPC error, with what it says about the provider's answer."""
     facts = list(_facts(error.data))
     strings = [(key, value) for key, value in facts if isinstance(value, str)]
@@ -161,11 +160,11 @@ def failure_told(text: str) -> BridgeFailed:
     return BridgeFailed(text, name, status=int(found[1]) if found else None)
 
 
-def needs_login(error: RequestError) -> bool:
+def needs_login(error: RpcError) -> bool:
     return error.code == _AUTHENTICATION_REQUIRED
 
 
-def _status(error: RequestError, facts: list[tuple[str, Any]], text: str) -> int | None:
+def _status(error: RpcError, facts: list[tuple[str, Any]], text: str) -> int | None:
     # Gemini says 500 for whatever it does not know the status of.
     if error.code == 500 and "not found" in text.lower():
         return 404

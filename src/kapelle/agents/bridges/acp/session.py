@@ -10,15 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from acp.connection import Connection
-from acp.exceptions import RequestError
-from acp.meta import AGENT_METHODS, PROTOCOL_VERSION
-
 from kapelle.agents.bridges.acp import Job
+from kapelle.agents.bridges.acp.connection import AcpConnection, RpcError
 from kapelle.agents.bridges.acp.process import failure_of, needs_login
 from kapelle.agents.bridges.base import BridgeFailed, emit
 from kapelle.agents.events import JsonObject, mapping_of
 
+_PROTOCOL_VERSION = 1
 _OPENING_S = 180.0
 _CHOOSING_S = 60.0
 # Names of keys that a login by API key takes, where the agent does not say so itself.
@@ -37,7 +35,7 @@ _AUTONOMOUS = ("bypasspermissions", "agentfullaccess", "fullaccess", "yolo", "al
 class AcpSession:
     """One session over a fresh connection, from the greeting to the choice of its model."""
 
-    def __init__(self, connection: Connection, job: Job) -> None:
+    def __init__(self, connection: AcpConnection, job: Job) -> None:
         self._connection = connection
         self._job = job
         self._agent = JsonObject()
@@ -54,7 +52,7 @@ class AcpSession:
         self._agent = await self._ask(
             "initialize",
             self._job.initialize_s,
-            protocolVersion=PROTOCOL_VERSION,
+            protocolVersion=_PROTOCOL_VERSION,
             clientCapabilities=capabilities,
             clientInfo={"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
         )
@@ -69,7 +67,7 @@ class AcpSession:
             keys = ("key", "currentHash")
             hooks = [{key: hook.text(key) for key in keys} for hook in listed.mappings("hooks")]
             await self._ask("_codex/hooks/trust", _CHOOSING_S, hooks=hooks, **params)
-        except RequestError as error:
+        except RpcError as error:
             emit("notice", f"Nothing keeps this codex from locked files: {failure_of(error)}")
 
     @property
@@ -80,7 +78,7 @@ class AcpSession:
         """The session's id; its mode and model are chosen."""
         try:
             session = await self._session()
-        except RequestError as error:
+        except RpcError as error:
             if not needs_login(error) or not await self._log_in():
                 raise
             session = await self._session()
@@ -94,12 +92,12 @@ class AcpSession:
         params = self._params()
         wanted = self._job.session_id
         if not wanted:
-            return await self._ask(AGENT_METHODS["session_new"], _OPENING_S, **params)
+            return await self._ask("session/new", _OPENING_S, **params)
         if self.name == "gemini-cli":
             await _wait_for_next_minute(wanted)
         try:
             return await self._ask(self._resume_method(), _OPENING_S, sessionId=wanted, **params)
-        except RequestError as error:
+        except RpcError as error:
             if needs_login(error):
                 raise
             raise BridgeFailed(str(failure_of(error)), "session_lost") from None
@@ -110,11 +108,11 @@ class AcpSession:
         if self._job.fork:
             if offered.get("fork") is None:
                 raise BridgeFailed("This agent cannot fork a session.", "session_lost")
-            return AGENT_METHODS["session_fork"]
+            return "session/fork"
         if offered.get("resume") is not None:
-            return AGENT_METHODS["session_resume"]
+            return "session/resume"
         if self._agent.mapping("agentCapabilities").get("loadSession") is True:
-            return AGENT_METHODS["session_load"]
+            return "session/load"
         raise BridgeFailed("This agent cannot go on with an earlier session.", "session_lost")
 
     def _params(self) -> dict[str, Any]:
@@ -146,7 +144,7 @@ class AcpSession:
             names = [variable.text("name") for variable in method.mappings("vars")]
             names = names or [_KEYS.get(login, "")]
             if all(os.environ.get(name) for name in names):
-                await self._ask(AGENT_METHODS["authenticate"], _CHOOSING_S, methodId=login)
+                await self._ask("authenticate", _CHOOSING_S, methodId=login)
                 return True
         return False
 
@@ -185,7 +183,7 @@ class AcpSession:
             current = models.pick(wanted) or wanted
             try:
                 await self._set(models, session_id, current)
-            except RequestError as error:
+            except RpcError as error:
                 known = ", ".join(dict.fromkeys(map(_without_variant, models.options)))
                 text = f"The agent refuses the model {wanted}. It offers: {known}."
                 raise BridgeFailed(f"{text} {failure_of(error)}", "capability") from None
@@ -203,7 +201,7 @@ class AcpSession:
 
     async def _ask(self, method: str, within_s: float, **params: Any) -> JsonObject:
         try:
-            answer = await asyncio.wait_for(self._connection.send_request(method, params), within_s)
+            answer = await asyncio.wait_for(self._connection.request(method, params), within_s)
         except TimeoutError:
             text = f"The agent did not answer {method} within {within_s:.0f} s."
             raise BridgeFailed(text, "environment") from None

@@ -1,4 +1,4 @@
-"""A file of features, as `tracks` works it off: JSON, a list or an object with `features`."""
+"""The file of features: JSON, a list of features or an object with a list `features`."""
 
 import json
 import re
@@ -23,27 +23,25 @@ class VerifiedStep(BaseModel):
 
 
 class VerificationReport(BaseModel):
-    """What a verifying agent saw of every step."""
+    """The report of the verifying agent about every step of a feature."""
 
     steps: list[VerifiedStep] = Field(description="every step of the feature, in order")
 
     def lacks(self, criteria: list[str]) -> str:
-        """The steps that have not passed, or without evidence, in words; empty if all have."""
-        said = {step.step: step for step in self.steps}
+        """Return the steps that did not pass or lack evidence, in words; empty if none do."""
+        reports = {step.step: step for step in self.steps}
         lines = []
         for number, text in enumerate(criteria, 1):
-            step = said.get(number)
-            if step is None or not step.passed or not step.evidence.strip():
-                if step:
-                    evidence = step.evidence
-                else:
-                    evidence = "not reported"
-                lines.append(f"STEP {number}: {text}: {evidence}")
+            step = reports.get(number)
+            if step is None:
+                lines.append(f"STEP {number}: {text}: not reported")
+            elif not step.passed or not step.evidence.strip():
+                lines.append(f"STEP {number}: {text}: {step.evidence}")
         return "\n\n".join(lines)
 
 
 class Feature(BaseModel):
-    """A feature as it is in the file, and what became of it."""
+    """A feature of the file with its outcome."""
 
     id: int | str
     category: str = ""
@@ -65,64 +63,65 @@ class Feature(BaseModel):
         return self.steps or [self.description or self.name]
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
+        """Return the feature for prompts."""
         steps = [f"{number}. {step}" for number, step in enumerate(self.criteria, 1)]
         return "\n".join([f"## {self.name}", self.description, "", *steps])
 
     @property
-    def wanted_branch(self) -> str:
-        """feature/<id>-<name>, in letters that a branch may have."""
+    def branch_name(self) -> str:
+        """Return feature/<id>-<name>, in characters that a branch may have."""
         slug = re.sub(r"[^a-z0-9]+", "-", f"{self.id}-{self.name}".lower())
         return f"feature/{slug[:60].strip('-')}"
 
 
 def read_features(name: str, text: str | None) -> list[Feature]:
+    """Return the features in a file; raise Failed if it cannot be used. name is for errors."""
     if text is None:
         raise Failed(f"there is no {name} on the branch that the run begins from: commit it first")
     features: list[Feature] = []
     try:
-        for item in _items(json.loads(text)):
+        for item in _feature_list(json.loads(text)):
             features.append(Feature.model_validate(item))
     except ValidationError as error:
-        which = f"feature {len(features) + 1}"
-        which += f" (id {item['id']})" if isinstance(item, dict) and "id" in item else ""
-        raise Failed(f"{name}: {which}: {format_problems(error)}; {_COMMITTED}") from None
+        place = f"feature {len(features) + 1}"
+        if isinstance(item, dict) and "id" in item:
+            place += f" (id {item['id']})"
+        raise Failed(f"{name}: {place}: {format_problems(error)}; {_COMMITTED}") from None
     except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, KeyError):
-            why = f"it has no {error}"
-        else:
-            why = f"{error}"
-        problem = f"{name} is no list of features, nor an object with one: {why}"
-        raise Failed(f"{problem}; {_COMMITTED}") from None
-    ids = [feature.id for feature in features]
-    for number, one in enumerate(ids, 1):
-        if one in ids[: number - 1]:
-            raise Failed(f"{name}: feature {number} has the id {one} of another; {_COMMITTED}")
+        problem = f"it has no {error}" if isinstance(error, KeyError) else f"{error}"
+        reason = f"{name} is no list of features, nor an object with one: {problem}"
+        raise Failed(f"{reason}; {_COMMITTED}") from None
+    ids = set[int | str]()
+    for number, feature in enumerate(features, 1):
+        if feature.id in ids:
+            problem = f"feature {number} has the id {feature.id} of another"
+            raise Failed(f"{name}: {problem}; {_COMMITTED}")
+        ids.add(feature.id)
     return features
 
 
 def with_status(text: str, feature: Feature, status: FeatureStatus) -> str:
-    """Return the file with another status of one feature; every other byte stays as it is."""
-    new = json.dumps(status)
+    """Return the file with a new status of one feature; every other byte stays the same."""
+    value = json.dumps(status)
     for start, end in _elements(text, _list_start(text)):
         if json.loads(text[start:end])["id"] != feature.id:
             continue
         members = _members(text, start)
         for member in reversed(members):
             if member.key == "status":
-                return text[: member.start] + new + text[member.end :]
+                return text[: member.start] + value + text[member.end :]
         last = members[-1]
-        # As the members before it are separated: by a line, or by a space.
+        # Separate the new member as the others are: by a line, or by a space.
+        separator = ", "
         if len(members) > 1:
-            between = text[members[-2].end : last.key_start]
-        else:
-            between = ", "
-        return f'{text[: last.end]}{between}"status": {new}{text[last.end :]}'
+            separator = text[members[-2].end : last.key_start]
+        return f'{text[: last.end]}{separator}"status": {value}{text[last.end :]}'
     return text
 
 
 class _Member(NamedTuple):
-    """A member of an object in a text: its key, and where the key and the value stand."""
+    """A member of an object in a JSON text: its key, and the places of key and value."""
 
     key: str
     key_start: int
@@ -131,36 +130,37 @@ class _Member(NamedTuple):
 
 
 def _list_start(text: str) -> int:
-    """Where the list of features begins."""
+    """Return the position at which the list of features begins."""
     start = _skip_space(text, 0)
     if text[start] == "[":
         return start
-    return next(one.start for one in reversed(_members(text, start)) if one.key == "features")
+    lists = [member.start for member in _members(text, start) if member.key == "features"]
+    return lists[-1]  # of several equal keys in JSON the last one counts
 
 
 def _members(text: str, start: int) -> list[_Member]:
-    """The members of the object that begins there, as JSON that was read before."""
-    found: list[_Member] = []
+    """Return the members of the object at a position of a valid JSON text."""
+    members: list[_Member] = []
     position = _skip_space(text, start + 1)
     while text[position] != "}":
         key, end = _DECODER.raw_decode(text, position)
         value = _skip_space(text, _skip_space(text, end) + 1)
         value_end = _DECODER.raw_decode(text, value)[1]
-        found.append(_Member(key, position, value, value_end))
-        position = _after_comma(text, value_end)
-    return found
+        members.append(_Member(key, position, value, value_end))
+        position = _skip_comma(text, value_end)
+    return members
 
 
 def _elements(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Where each element of the list that begins there stands."""
+    """Yield start and end of each element of the list at a position."""
     position = _skip_space(text, start + 1)
     while text[position] != "]":
         end = _DECODER.raw_decode(text, position)[1]
         yield position, end
-        position = _after_comma(text, end)
+        position = _skip_comma(text, end)
 
 
-def _after_comma(text: str, position: int) -> int:
+def _skip_comma(text: str, position: int) -> int:
     position = _skip_space(text, position)
     if text[position] == ",":
         return _skip_space(text, position + 1)
@@ -173,7 +173,7 @@ def _skip_space(text: str, position: int) -> int:
     return position
 
 
-def _items(found: Any) -> Any:
-    if isinstance(found, dict):
-        return found["features"]
-    return found
+def _feature_list(content: Any) -> Any:
+    if isinstance(content, dict):
+        return content["features"]
+    return content
