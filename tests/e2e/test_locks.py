@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from kapelle.agents.base import AgentRequest
+from kapelle.agents.tools import list_written_paths
 from kapelle.domain.ids import make_attempt_token
-from kapelle.domain.lock import LockSpec, has_conflict, list_written_paths
+from kapelle.domain.lock import LockSpec, has_conflict
 from kapelle.settings import AgentSettings
 from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal

@@ -1,4 +1,4 @@
-"""Where the daemon is: its home's unix socket, or a URL with a token."""
+"""The address of a daemon: the unix socket of its home, or a URL with a token."""
 
 import os
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from kapelle.home import Home, read_own
 
 @dataclass(frozen=True)
 class Address:
-    """Where the daemon listens; without a URL it is the home's own socket.
+    """The address of a daemon; without a URL, the socket of the home.
 
-    A token that is not given is that of KAPELLE_TOKEN for a URL, or the one in the home.
+    The token defaults to KAPELLE_TOKEN for a URL, and to the one in the home otherwise.
     """
 
     home: Home
@@ -22,13 +22,16 @@ class Address:
     url_origin: str = "KAPELLE_URL"
 
     @classmethod
-    def given(
+    def find(
         cls,
         url: str | None = None,
         token: str | None = None,
         home: str | os.PathLike[str] | None = None,
     ) -> "Address":
-        """What is given wins over the environment; a home that is named means its socket."""
+        """Return the address from arguments, else from the environment.
+
+        A home as an argument means its socket, whatever KAPELLE_URL is.
+        """
         if home is None:
             place = Home.default()
         else:
@@ -41,7 +44,7 @@ class Address:
         return self.url or str(self.home.socket)
 
     def parts(self) -> tuple[str, str, int | None]:
-        """Scheme, host and port of the URL."""
+        """Return scheme, host and port of the URL; raise InvalidInput if it has none."""
         try:
             parts = urlsplit(self.url or "")
             scheme = parts.scheme
@@ -66,34 +69,36 @@ class Address:
 
     @property
     def websocket_url(self) -> str:
-        """The URL with the scheme of WebSockets, and without what is not sent."""
+        """Return the URL for WebSockets, without credentials, query and fragment."""
         parts = urlsplit(self.url or "")
         scheme = "wss" if parts.scheme == "https" else "ws"
         host = parts.netloc.rpartition("@")[2]
         return f"{scheme}://{host}{self.base_path}"
 
     def headers(self) -> dict[str, str]:
-        token = self._named_token() or self._stored_token()
+        token = self._explicit_token() or self._stored_token()
         if not (token.isascii() and token.isprintable()):
             raise InvalidInput(
-                f"The token from {self.token_origin} holds characters that no token has.",
+                f"The token from {self.token_origin} contains characters that no token has.",
                 hint="Copy it anew; it is one line of letters and digits.",
             )
         return {"Authorization": f"Bearer {token}"}
 
     @property
     def token_origin(self) -> str:
-        """Where the token comes from, in words that do not show it."""
+        """Return the source of the token: an argument, a variable or a file."""
         if self.token:
             return "token"
-        if self._named_token():
+        if self._explicit_token():
             return "KAPELLE_TOKEN"
         return str(self.home.token)
 
-    def _named_token(self) -> str:
-        """The one that is given; for a URL also that of KAPELLE_TOKEN."""
-        named = self.token or (os.environ.get("KAPELLE_TOKEN") if self.url else None)
-        return (named or "").strip()
+    def _explicit_token(self) -> str:
+        """Return the token argument, or for a URL the one in KAPELLE_TOKEN."""
+        token = self.token
+        if not token and self.url:
+            token = os.environ.get("KAPELLE_TOKEN")
+        return (token or "").strip()
 
     def _stored_token(self) -> str:
         try:

@@ -47,7 +47,7 @@ def connect_async(
     start: bool = True,
 ) -> "AsyncClient":
     """Return a client for asyncio, with the parameters of `kapelle.connect()`."""
-    return AsyncClient(Address.given(url, token, home), start=start)
+    return AsyncClient(Address.find(url, token, home), start=start)
 
 
 class AsyncNotes:

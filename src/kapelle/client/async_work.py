@@ -58,7 +58,7 @@ class AsyncCollection(Generic[Item]):
 
 
 class AsyncWorkCollection(AsyncCollection[Piece]):
-    """What tasks and runs have in common."""
+    """Methods that tasks and runs share."""
 
     async def wait(self, id: str, timeout_s: float | None = None) -> Piece:
         """Return the item when it has ended and is delivered, or needs a person; or as it is when

@@ -54,7 +54,7 @@ def connect(
     it is started when there is none. With a URL the token is the given one, KAPELLE_TOKEN, or the
     one in the home.
     """
-    return Client(Address.given(url, token, home), start=start)
+    return Client(Address.find(url, token, home), start=start)
 
 
 class Notes:

@@ -1,4 +1,4 @@
-"""The environment of a client, sent along with what it asks a daemon on the same machine for."""
+"""The environment of a client, sent with new work to a daemon on the same machine."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _FOLLOW_UP = re.compile(r"/runs/[^/]+/follow_up")
 
 
 def with_shell(home: Home, path: str, body: Any) -> Any:
-    """What is to be started, with the variables of this process that its agents may see."""
+    """Return the body of a request that starts work, with the variables that agents may see."""
     if not isinstance(body, Mapping):
         return body
     if _FOLLOW_UP.fullmatch(path):
@@ -26,21 +26,21 @@ def with_shell(home: Home, path: str, body: Any) -> Any:
     spec = body if path == "/tasks" else body.get("spec")
     if not isinstance(spec, Mapping) or "shell" in spec:
         return body
-    told = {**spec, "shell": shell_for(home, spec.get("directory"))}
+    complete_spec = {**spec, "shell": shell_for(home, spec.get("directory"))}
     if path == "/tasks":
-        return told
-    return {**body, "spec": told}
+        return complete_spec
+    return {**body, "spec": complete_spec}
 
 
 def shell_for(home: Home, directory: object) -> dict[str, Any]:
-    """The variables that work in a directory gets from here, and the names of the others."""
-    wanted = _passed(home.config)
+    """Return the variables of this process for work in a directory, and the names of the others."""
+    names = _names_to_pass(home.config)
     if isinstance(directory, str):
         for config in find_in_repository(home, Path(directory), "config.toml"):
-            # A repository does not get at secrets by naming them.
-            theirs = match_names(os.environ, _passed(config))
-            wanted += [name for name in theirs if not looks_secret(name)]
-    return read_shell(os.environ, wanted)
+            # A repository must not obtain secrets by naming them.
+            matches = match_names(os.environ, _names_to_pass(config))
+            names += [name for name in matches if not looks_secret(name)]
+    return read_shell(os.environ, names)
 
 
 def _current_directory() -> str | None:
@@ -50,8 +50,8 @@ def _current_directory() -> str | None:
         return None
 
 
-def _passed(config: Path) -> list[str]:
-    """environment.pass in a file, read without pydantic; the daemon says what is wrong with it."""
+def _names_to_pass(config: Path) -> list[str]:
+    """Return environment.pass of a file, empty if it is invalid; the daemon reports errors."""
     import tomllib
 
     try:

@@ -45,14 +45,14 @@ from kapelle.domain.errors import InvalidInput, Unavailable
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-# After so long without an answer a person is told.
+# After this time without an answer, a person gets a notice.
 SLOW_S = 5.0
-# How long a WebSocket may take to be closed in good order.
+# Time limit for closing a WebSocket cleanly.
 CLOSE_S = 2.0
 
 
 class RequestCancelled(Exception):
-    """The request was broken off because nobody needs its answer any more."""
+    """Raised when a request is cancelled because nobody needs its answer any more."""
 
 
 class Cancellation:
@@ -72,10 +72,10 @@ class Cancellation:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
-    def ends(self, used: socket.socket) -> Iterator[None]:
+    def ends(self, connection: socket.socket) -> Iterator[None]:
         """Let a cancellation shut down this socket; raises RequestCancelled after one."""
         with self._lock:
-            self._socket = used
+            self._socket = connection
         try:
             if self._requested.is_set():
                 raise RequestCancelled
@@ -124,7 +124,7 @@ class DaemonConnection:
     _has_told_version: ClassVar[bool] = False
 
     def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
-        self.address = address or Address.given()
+        self.address = address or Address.find()
         self._autostart = autostart and self.address.url is None
 
     def get(
@@ -464,10 +464,14 @@ def is_event_stream(response: HTTPResponse) -> bool:
 
 
 def _send(
-    used: HTTPConnection, method: str, where: str, content: bytes | None, headers: dict[str, str]
+    connection: HTTPConnection,
+    method: str,
+    where: str,
+    content: bytes | None,
+    headers: dict[str, str],
 ) -> None:
     try:
-        sent = {name: value.encode() for name, value in headers.items()}
-        used.request(method, where, content, sent)
+        encoded_headers = {name: value.encode() for name, value in headers.items()}
+        connection.request(method, where, content, encoded_headers)
     except ValueError as error:
         raise InvalidInput(f"This cannot be sent: {error}.") from None

@@ -1,4 +1,4 @@
-"""What requests to the daemon and its answers look like, for both transports.
+"""The protocol between client and daemon, shared by both transports.
 
 `http.py` sends requests blocking and with the standard library alone, `async_http.py` with httpx2
 for asyncio.
@@ -21,17 +21,17 @@ from kapelle.domain.errors import (
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when a stream has no events.
 STREAM_SILENCE_S = 90.0
-# The longest that one request waits for the end of a task or run.
+# Maximum time that one request waits for the end of a task or run.
 LONG_POLL_S = 25.0
-# What a request that waits may take beyond the time that the daemon waits.
+# Time that a waiting request may take in addition to the daemon's waiting time.
 MORE_S = 30.0
-# How long a daemon that went away may take to come back, and the pause between two looks.
+# How long to wait for a daemon that went away, and the pause between two polls.
 RETURN_S = 10.0
 PAUSE_S = 0.2
-# How often a request that may be repeated is sent.
+# How often an idempotent request is sent.
 TRIES = 4
 EVENT_STREAM = "text/event-stream"
-REPEAT_HINT = "It may have been done all the same: look before you ask again."
+REPEAT_HINT = "The daemon may have done it: check before you repeat the request."
 
 QueryParameters = dict[str, Any]
 
@@ -56,9 +56,9 @@ class ServerEvent:
 
 
 class EventParser:
-    """Makes events of the lines of a stream; an event that is cut off is dropped.
+    """Parses the lines of a stream into events, by the rules of the HTML standard.
 
-    The grammar is that of the HTML standard, which asks for that.
+    An incomplete event at the end is dropped, as the standard demands.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class EventParser:
         self._last_id: str | None = None
 
     def feed(self, raw: bytes) -> ServerEvent | None:
-        """Take one line; return the event that it ends."""
+        """Parse one line; return the event that it completes, if any."""
         line = raw.decode("utf-8", "replace").rstrip("\r\n")
         if not line:
             return self._end()
@@ -105,13 +105,13 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, block: bytes) -> list[bytes]:
-        """Take a block; return the lines that are complete now."""
+        """Add a block; return the lines that are complete now."""
         *lines, self._rest = (self._rest + block).split(b"\n")
         return lines
 
 
 def target(path: str, query: QueryParameters | None = None) -> str:
-    """Return path and query as they are sent; parameters without a value are left out."""
+    """Return the target of a request; parameters that are None are left out."""
     parameters: QueryParameters = {}
     for name, value in (query or {}).items():
         if isinstance(value, bool):
@@ -124,7 +124,7 @@ def target(path: str, query: QueryParameters | None = None) -> str:
 
 
 def read_refusal(address: Address, status: int, reason: str, content: bytes) -> KapelleError:
-    """Return the error in an answer; its code says of which class it is."""
+    """Return the error in an answer; its code determines the class."""
     try:
         body = json.loads(content)["error"]
         code = str(body["code"])
@@ -133,7 +133,7 @@ def read_refusal(address: Address, status: int, reason: str, content: bytes) -> 
         fields = [_read_problem(one) for one in body.get("fields", ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         text = f"The daemon answered {status} {reason}."
-        # The daemon's web server answers so to what is under way when the daemon is stopped.
+        # When the daemon is stopped, its web server answers pending requests like this.
         if status >= 500:
             return ConnectionLost(text)
         return KapelleError(text)

@@ -1,4 +1,4 @@
-"""Arguments as they are sent, and answers as what they are, for both clients."""
+"""Conversion of arguments to JSON and of answers to types, for both clients."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ DirectoryPath: TypeAlias = str | os.PathLike[str]
 # Made once for each type, because making one is slow.
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
-# So much of an output is requested at once.
+# Size of one request for output.
 OUTPUT_PAGE_BYTES = 8_000_000
 
 
@@ -63,10 +63,10 @@ def absolute_or_none(directory: DirectoryPath | None) -> str | None:
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON: specs, enums and times become what the daemon reads."""
     try:
-        converted: dict[str, Any] = to_jsonable_python(dict(values))
+        content: dict[str, Any] = to_jsonable_python(dict(values))
     except (PydanticSerializationError, TypeError) as error:
         raise InvalidInput(f"This cannot be sent: {error}.") from None
-    return converted
+    return content
 
 
 def read(kind: type[T], answer: object, place: str) -> T:

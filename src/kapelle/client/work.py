@@ -59,7 +59,7 @@ class Collection(Generic[Item]):
 
 
 class WorkCollection(Collection[Piece]):
-    """What tasks and runs have in common."""
+    """Methods that tasks and runs share."""
 
     def wait(self, id: str, timeout_s: float | None = None) -> Piece:
         """Return the item when it has ended and is delivered, or needs a person; or as it is when

@@ -10,8 +10,8 @@ from kapelle.domain.specs import CheckSpec, Directory, Name, Turns, field
 from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import find_shipped, pattern
-from kapelle.patterns.results import Failed, RunResult, TaskResult
-from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role, RunChecks, argument_of
+from kapelle.patterns.results import Failed, RunResult, TaskResult, join_names
+from kapelle.patterns.spec import PartSpec, PatternSpec, Role, RunChecks, argument_of
 
 # The fields of an item that its run takes over.
 _OF_RUN = ("agent", "model", "directory", "priority")
@@ -203,7 +203,7 @@ async def batch(ctx: Context, spec: BatchSpec) -> BatchResult:
     if spec.checks and any(item.merged for item in items):
         outcome = await ctx.check(*spec.checks)
         if not outcome.passed:
-            names = ", ".join(check.name for check in outcome.failed)
+            names = join_names(outcome.failed)
             raise Failed(f"each item is done, but all together {names} fails", result)
     unverified = sum(not item.verified for item in items)
     result.verified = unverified == 0
@@ -233,7 +233,8 @@ async def _perform(ctx: Context, spec: BatchSpec, item: ItemSpec, outcome: ItemO
             item.prompt,
             title=item.label,
             role="item",
-            **{name: getattr(item, name) for name in OF_TASK},
+            **item.task_fields(),
+            directory=item.directory,
             checks=[*spec.checks, *item.checks],
             max_turns=spec.turns_of(item),
             workspace="own",

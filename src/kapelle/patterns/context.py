@@ -22,6 +22,7 @@ from kapelle.patterns.results import (
     Scored,
     TaskResult,
     UnusableAnswer,
+    bullet_list,
 )
 from kapelle.patterns.spec import PatternSpec
 
@@ -141,8 +142,8 @@ class Context(ABC):
         """
         text = self.prompts.get(role, built_in)
         values = {name: _as_markdown(part) for name, part in parts.items()}
-        filled = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
-        sections = [filled.strip()]
+        body = re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+        sections = [body.strip()]
         for name, value in values.items():
             if value and f"{{{name}}}" not in text:
                 heading = name.replace("_", " ").capitalize()
@@ -362,7 +363,7 @@ class Context(ABC):
 def _as_markdown(part: str | list[str]) -> str:
     if isinstance(part, str):
         return part
-    return "\n".join(f"- {line}" for line in part)
+    return bullet_list(part)
 
 
 def _lacks_json_alone(answer: TaskResult) -> bool:

@@ -10,7 +10,7 @@ from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.results import Failed, TaskResult, bullet_list
 from kapelle.patterns.spec import CandidateSpec, OptionalAgentName, PatternSpec, Prompt, Role
 
 Side = Literal["one", "two"]
@@ -143,7 +143,8 @@ class Debate(BaseModel):
         for number, stances in enumerate(self.rounds, 1):
             for side, stance in stances.items():
                 lines = [f"Round {number}, side {side}: {stance.verdict}", stance.position]
-                lines += [f"- {reason}" for reason in stance.reasons]
+                if stance.reasons:
+                    lines.append(bullet_list(stance.reasons))
                 texts.append("\n".join(lines))
         return texts
 
@@ -247,8 +248,7 @@ async def _act(ctx: Context, spec: DebateSpec, current: Debate, result: DebateRe
         if verification.holds:
             return
         earlier = work.id
-        issues = "\n".join(f"- {issue}" for issue in verification.issues)
-        parts["what_the_other_side_found"] = issues
+        parts["what_the_other_side_found"] = bullet_list(verification.issues)
     raise Failed(f"{result.reason}, but the other side does not accept what was done", result)
 
 

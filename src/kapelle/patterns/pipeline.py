@@ -9,7 +9,7 @@ from kapelle.domain.specs import MAX_PROMPT_BYTES, CheckSpec, Directory, Name, T
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import OF_TASK, PartSpec, PatternSpec, Role
+from kapelle.patterns.spec import PartSpec, PatternSpec, Role
 
 
 class StepSpec(PartSpec):
@@ -112,7 +112,10 @@ async def play_steps(
             step.prompt + note,
             title=f"{step.label} ({number}/{len(steps)})",
             role="step",
-            **{name: getattr(step, name) for name in (*OF_TASK, "system_prompt", "checks")},
+            **step.task_fields(),
+            directory=step.directory,
+            system_prompt=step.system_prompt,
+            checks=step.checks,
             continue_from=earlier,
             workspace="own" if own else "run",
             afresh=own,

@@ -95,8 +95,8 @@ def load_built_in() -> tuple[Pattern, ...]:
     """
     patterns: list[Pattern] = []
     for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
-        imported = importlib.import_module(f"{__package__}.{module.name}")
-        patterns += _patterns_of(imported, "Kapelle")
+        content = importlib.import_module(f"{__package__}.{module.name}")
+        patterns += _patterns_of(content, "Kapelle")
     return tuple(patterns)
 
 

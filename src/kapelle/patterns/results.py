@@ -5,6 +5,7 @@ The journal stores each result as JSON, so that it survives a crash.
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -77,7 +78,7 @@ class TaskResult(WorkResult):
             verified=task.verified,
             text=task.result or "",
             branch=task.workspace.branch,
-            failed_checks=[check for check in task.checks if not check.passed],
+            failed_checks=select_failed(task.checks),
             agent=last.agent if last else task.agent,
             failure=last.failure if last else None,
             stopped_by=task.stopped_by,
@@ -98,11 +99,11 @@ class Checked(Record):
 
     @property
     def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
+        return not self.failed
 
     @property
     def failed(self) -> list[CheckResult]:
-        return [check for check in self.checks if not check.passed]
+        return select_failed(self.checks)
 
 
 class Scored(Record):
@@ -150,18 +151,18 @@ class UnusableAnswer(Failed):
 _NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-def read_score(printed: str, output: str) -> Scored:
+def read_score(text: str, output: str) -> Scored:
     """Return the number in the last line of a text that is not empty.
 
     output is the part of the text to keep in the result.
     """
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     value = _parse_number(last)
     if value is not None:
         return Scored(value=value, output=output)
-    quoted = f"{last[:200]!r}" if lines else "nothing"
-    problem = f"the last line of the score command is {quoted}, not a number"
+    quote = f"{last[:200]!r}" if lines else "nothing"
+    problem = f"the last line of the score command is {quote}, not a number"
     return Scored(value=None, output=output, problem=problem)
 
 
@@ -175,6 +176,21 @@ def _parse_number(line: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def select_failed(checks: Sequence[CheckResult]) -> list[CheckResult]:
+    """Return the checks that failed."""
+    return [check for check in checks if not check.passed]
+
+
+def join_names(checks: Sequence[CheckResult]) -> str:
+    """Return the names of checks, separated by commas."""
+    return ", ".join(check.name for check in checks)
+
+
+def bullet_list(lines: Iterable[str]) -> str:
+    """Return lines as a list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def fenced(output: str) -> str:

@@ -1,6 +1,6 @@
 """Specifications of patterns: PatternSpec, which every pattern extends, and shared fields."""
 
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -97,8 +97,14 @@ class Role(NamedTuple):
     field: str = ""
 
 
-# The fields of a PartSpec that its task takes over.
-OF_TASK = ("agent", "model", "directory", "priority", "timeout_s", "max_attempts")
+class PartFields(TypedDict):
+    """The fields of a PartSpec that its task takes over."""
+
+    agent: str | None
+    model: str | None
+    priority: Priority | None
+    timeout_s: float | None
+    max_attempts: int
 
 
 class PartSpec(Spec):
@@ -110,6 +116,16 @@ class PartSpec(Spec):
     priority: Priority | None = field(None, "priority of the task in the queue")
     timeout_s: Seconds | None = field(None, "time limit per attempt of the task")
     max_attempts: Turns = field(1, "maximum number of attempts of the task", le=100)
+
+    def task_fields(self) -> PartFields:
+        """Return the fields that the task of this part takes over."""
+        return {
+            "agent": self.agent,
+            "model": self.model,
+            "priority": self.priority,
+            "timeout_s": self.timeout_s,
+            "max_attempts": self.max_attempts,
+        }
 
     @model_validator(mode="before")
     @classmethod

@@ -51,17 +51,17 @@ def sort_by_dependency(subgoals: Sequence[S]) -> list[S]:
         for other in subgoal.depends_on:
             if other not in ids:
                 raise ValueError(f"{subgoal.id} depends on {other}, which is not in the plan")
-    ordered = list[S]()
+    result = list[S]()
     remaining = list(subgoals)
     while remaining:
-        done = {subgoal.id for subgoal in ordered}
+        done = {subgoal.id for subgoal in result}
         ready = [subgoal for subgoal in remaining if done.issuperset(subgoal.depends_on)]
         if not ready:
             circle = ", ".join(subgoal.id for subgoal in remaining)
             raise ValueError(f"these subgoals depend on each other in a circle: {circle}")
-        ordered += ready
+        result += ready
         remaining = [subgoal for subgoal in remaining if subgoal not in ready]
-    return ordered
+    return result
 
 
 async def pursue_subgoals(

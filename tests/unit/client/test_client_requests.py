@@ -30,38 +30,38 @@ def test_a_home_that_is_named_wins_over_the_url_of_the_environment(
 ) -> None:
     monkeypatch.setenv("KAPELLE_URL", URL)
     monkeypatch.setenv("KAPELLE_HOME", str(tmp_path / "other"))
-    assert Address.given().url == URL
-    assert Address.given(home=tmp_path).url is None
-    assert Address.given(home=tmp_path).home.root == tmp_path
-    assert Address.given(url="http://localhost:2").url == "http://localhost:2"
+    assert Address.find().url == URL
+    assert Address.find(home=tmp_path).url is None
+    assert Address.find(home=tmp_path).home.root == tmp_path
+    assert Address.find(url="http://localhost:2").url == "http://localhost:2"
 
 
 def test_a_token_that_is_given_wins_over_the_environment_and_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAPELLE_TOKEN", "theirs")
-    address = Address.given(URL, "mine", tmp_path)
+    address = Address.find(URL, "mine", tmp_path)
     assert address.headers() == {"Authorization": "Bearer mine"}
     assert "mine" not in repr(address)
-    assert Address.given(URL).headers() == {"Authorization": "Bearer theirs"}
+    assert Address.find(URL).headers() == {"Authorization": "Bearer theirs"}
     monkeypatch.delenv("KAPELLE_TOKEN")
     (tmp_path / "token").write_text("stored\n", encoding="ascii")
-    assert Address.given(URL, home=tmp_path).headers() == {"Authorization": "Bearer stored"}
+    assert Address.find(URL, home=tmp_path).headers() == {"Authorization": "Bearer stored"}
     with pytest.raises(Unauthorized, match="url is set"):
-        Address.given(URL, home=tmp_path / "empty").headers()
+        Address.find(URL, home=tmp_path / "empty").headers()
 
 
 @pytest.mark.parametrize("url", ["localhost:8470", "ftp://x", "http://", "http://x:port"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="url is not an address"):
-        channel(Address.given(url, "t"), 1)
+        channel(Address.find(url, "t"), 1)
 
 
 def test_routes_begin_behind_the_path_of_a_url() -> None:
-    address = Address.given("http://[::1]:8/k/", "t")
+    address = Address.find("http://[::1]:8/k/", "t")
     connection = channel(address, 1)
     assert (connection.host, connection.port, address.base_path) == ("::1", 8, "/k")
-    assert channel(Address.given("https://u:p@host", "t"), 1).host == "host"
+    assert channel(Address.find("https://u:p@host", "t"), 1).host == "host"
 
 
 def test_an_id_cannot_lead_elsewhere(recorded: "Recorded") -> None:

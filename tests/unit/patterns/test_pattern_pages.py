@@ -60,7 +60,7 @@ def test_every_option_and_field_is_on_the_page(name: str) -> None:
 def test_every_page_has_its_flowchart_and_its_sections(name: str) -> None:
     text = page(f"{name}.md")
     assert "```mermaid\nflowchart " in text
-    for heading in ("## Options", "## How it ends", "## What is kept"):
+    for heading in ("## Options", "## How it ends", "## Result"):
         assert heading in text
 
 

@@ -12,7 +12,7 @@ from kapelle.domain.text import format_count, take_first_line
 from kapelle.patterns.context import Context
 from kapelle.patterns.orchestrate.plan import PROMPTS, PlannedPart, Turn, Verdict
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, RunResult, TaskResult
+from kapelle.patterns.results import Failed, RunResult, TaskResult, select_failed
 from kapelle.patterns.spec import OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import pursue_subgoals
 
@@ -72,9 +72,10 @@ class OrchestrateResult(BaseModel):
     @property
     def lack(self) -> str:
         """Return in words what is missing: failed checks first, unfinished parts last."""
-        failures = [check.verdict for check in self.checks if not check.passed]
+        failures = select_failed(self.checks)
         if failures:
-            return f"{', '.join(failures)} failed"
+            verdicts = ", ".join(check.verdict for check in failures)
+            return f"{verdicts} failed"
         if self.verdict is not None:
             return self.verdict.reason
         undone = [f"{part.id} is {part.status}" for part in self.plan if part.status != "merged"]
@@ -154,7 +155,7 @@ async def _conductor_prompt(ctx: Context, spec: OrchestrateSpec, result: Orchest
     evidence = ""
     if result.verdict:
         evidence = result.verdict.reason
-    failures = [check for check in result.checks if not check.passed]
+    failures = select_failed(result.checks)
     if failures:
         evidence = "\n".join(f"{one.verdict}:\n{one.output[-_LOG:]}" for one in failures)
     limits = await _describe_limits(ctx, spec, result)
@@ -298,7 +299,7 @@ async def _verify(
         if result.commit is not None:
             # Discard the files that the checks leave behind.
             await ctx.revert(result.commit)
-        return all(check.passed for check in result.checks)
+        return not select_failed(result.checks)
     if not has_claim:
         return False
     prompt = ctx.prompt(

@@ -9,7 +9,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec, Text, field, prompt_argum
 from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, UnusableAnswer, fenced
+from kapelle.patterns.results import Failed, UnusableAnswer, bullet_list, fenced
 from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.subgoals import pursue_subgoals
 from kapelle.patterns.team.progress import TeamIteration, TeamResult, summarize_iterations
@@ -193,8 +193,8 @@ class _Team(Workers):
         result.success_criteria = intake.success_criteria or [_GOAL_AS_CRITERION]
         proposal = ""
         if spec.confirm:
-            criteria = "".join(f"\n- {text}" for text in result.success_criteria)
-            proposal = f"It is reached when{criteria}\n{_CONFIRM}"
+            criteria = bullet_list(result.success_criteria)
+            proposal = f"It is reached when\n{criteria}\n{_CONFIRM}"
         self.answers = await self.ask(intake.questions, proposal=proposal)
         reply = self.answers.pop(proposal, "")
         own = [part.strip() for part in reply.replace("\n", ";").split(";") if part.strip()]

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import format_count
-from kapelle.patterns.results import fenced
+from kapelle.patterns.results import fenced, join_names, select_failed
 from kapelle.patterns.subgoals import Subgoal
 from kapelle.patterns.team.roles import Review
 
@@ -65,11 +65,11 @@ class TeamIteration(BaseModel):
     problem: str | None = None
     commit: str | None = None
 
-    def take_up(self, ordered: list[Subgoal], limit: int) -> None:
+    def take_up(self, subgoals: list[Subgoal], limit: int) -> None:
         """Plan these subgoals up to a limit; those beyond it are blocked."""
-        self.subgoals = ordered[:limit]
+        self.subgoals = subgoals[:limit]
         reason = f"left out, for a plan has at most {format_count(limit, 'subgoal')}"
-        self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in ordered[limit:]]
+        self.outcomes = [SubgoalOutcome.of(one, "blocked", reason) for one in subgoals[limit:]]
         ids = {subgoal.id for subgoal in self.subgoals}
         for subgoal in self.subgoals:
             subgoal.depends_on = [other for other in subgoal.depends_on if other in ids]
@@ -82,7 +82,7 @@ class TeamIteration(BaseModel):
 
     @property
     def verified(self) -> bool:
-        return all(check.passed for check in self.checks)
+        return not select_failed(self.checks)
 
     @property
     def unfinished(self) -> list[SubgoalOutcome]:
@@ -105,6 +105,7 @@ class TeamIteration(BaseModel):
     @property
     def facts(self) -> dict[str, Any]:
         """Return the progress to report when the iteration has ended."""
+        total = len(self.checks)
         review = None
         if self.review:
             review = {**self.review.model_dump(), "approves": self.review.approves}
@@ -114,7 +115,7 @@ class TeamIteration(BaseModel):
             "planned": len(self.outcomes),
             # No checks prove nothing.
             "verified": bool(self.checks) and self.verified,
-            "checks": {"of": len(self.checks), "passed": sum(one.passed for one in self.checks)},
+            "checks": {"of": total, "passed": total - len(select_failed(self.checks))},
             "review": review,
             "lack": None if self.is_done else self.lack,
         }
@@ -131,9 +132,9 @@ class TeamIteration(BaseModel):
         """Return in a sentence why the iteration is not done."""
         if self.problem:
             return self.problem
-        failures = [check.name for check in self.checks if not check.passed]
+        failures = select_failed(self.checks)
         if failures:
-            return f"failed its check: {', '.join(failures)}"
+            return f"failed its check: {join_names(failures)}"
         if self.unfinished:
             return "; ".join(f"{item.title}: {item.reason}" for item in self.unfinished)
         if self.review is not None and not self.review.approves:
@@ -166,9 +167,8 @@ def summarize_iterations(iterations: list[TeamIteration]) -> str:
     last = iterations[-1]
     if last.problem:
         lines += ["", f"The last iteration failed: {last.problem}"]
-    for check in last.checks:
-        if not check.passed:
-            lines += ["", f"The check `{check.name}` fails:", fenced(check.output)]
+    for check in select_failed(last.checks):
+        lines += ["", f"The check `{check.name}` fails:", fenced(check.output)]
     if last.review is not None and not last.review.approves:
         lines += ["", f"The reviewer says no to: {', '.join(last.review.objections)}."]
         lines.append(last.review.feedback)

@@ -122,15 +122,15 @@ class Workers:
         )
         resolution = await self._ask(prompt, subgoal, task)
         outcome.tasks.append(resolution.id)
-        unresolved = []
+        open_conflicts = []
         if resolution.ok:
-            unresolved = await self.ctx.conflicted(resolution, conflicts)
+            open_conflicts = await self.ctx.conflicted(resolution, conflicts)
         await self.ctx.put_away(task)
-        if resolution.ok and not unresolved:
+        if resolution.ok and not open_conflicts:
             return resolution
         reason = resolution.reason
-        if unresolved:
-            reason = f"conflict markers are left in {', '.join(unresolved)}"
+        if open_conflicts:
+            reason = f"conflict markers are left in {', '.join(open_conflicts)}"
         outcome.reason = f"its conflict with others' work was not resolved: {reason}"
         return None
 

@@ -11,7 +11,7 @@ from kapelle.domain.specs import Name, Text, Turns, field
 from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Combined, Failed, TaskResult
+from kapelle.patterns.results import Combined, Failed, TaskResult, join_names
 from kapelle.patterns.spec import ModelName, OptionalAgentName, PatternSpec, Role, RunChecks
 from kapelle.patterns.tracks.features import (
     Feature,
@@ -163,7 +163,7 @@ async def tracks(ctx: Context, spec: TracksSpec) -> TracksResult:
     if spec.checks:
         outcome = await ctx.check(*spec.checks)
         if not outcome.passed:
-            names = ", ".join(check.name for check in outcome.failed)
+            names = join_names(outcome.failed)
             reason = f"{names} already fails before any change: fix that on the base first"
             raise Failed(reason, result)
     instructions = ""

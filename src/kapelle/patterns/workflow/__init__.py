@@ -10,7 +10,7 @@ from kapelle.domain.specs import CheckSpec, field, prompt_argument
 from kapelle.domain.text import format_count
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Failed, bullet_list
 from kapelle.patterns.spec import CandidateSpec, PatternSpec, Prompt, Role, RunChecks
 from kapelle.patterns.workflow.phases import PROMPTS, TAIL, Phases, WorkflowBlocked
 from kapelle.patterns.workflow.plan import (
@@ -219,7 +219,8 @@ class _Cycles(Phases):
         if review.plan:
             state.replan(read_plan(review.plan))
         state.issues = [*review.issues, *failures]
-        await self.log(work, "\n".join([review.summary, *(f"- {one}" for one in state.issues)]))
+        entry = f"{review.summary}\n{bullet_list(state.issues)}"
+        await self.log(work, entry.rstrip("\n"))
 
     async def _holds(self) -> bool:
         """Verify every milestone at the end; reopen those that fail their check."""

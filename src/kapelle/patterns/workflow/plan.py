@@ -9,6 +9,7 @@ from kapelle.domain.answers import read_answer
 from kapelle.domain.errors import BrokenRule
 from kapelle.domain.specs import Money, Spec, Turns, field
 from kapelle.domain.text import make_title
+from kapelle.patterns.results import bullet_list
 
 Phase = Literal["assess", "review", "implement"]
 # Characters of plan, contract and worklog that go into a prompt: in all, and of the first two.
@@ -43,8 +44,8 @@ class PhaseLimit(Spec):
                 continue  # a phase without limits ends when it is complete
             name, _, amount = limit.partition("=")
             if name.strip() not in {"turns", "usd", "minutes"}:
-                allowed = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
-                text = f"`limits` {value!r}: {name.strip()!r} is none of {allowed}"
+                limits_help = "turns, usd, minutes or completion, as in implement:turns=40,usd=2"
+                text = f"`limits` {value!r}: {name.strip()!r} is none of {limits_help}"
                 raise BrokenRule(text, "limits")
             amounts[name.strip()] = amount
         return {"phase": phase, **amounts}
@@ -194,7 +195,7 @@ class WorkflowResult(BaseModel):
                 break
             room -= len(text)
             entries.insert(0, text)
-        issues = "\n".join(f"- {issue}" for issue in self.issues)
+        issues = bullet_list(self.issues)
         return {
             "plan": plan,
             "contract": contract,
