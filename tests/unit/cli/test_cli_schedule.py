@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import layout, values
+from kapelle.cli import figures, layout, values
 from kapelle.cli.commands import commands, load
 from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
 from kapelle.cli.schedules import firing_rows as history
@@ -30,7 +30,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (format, values):
+    for module in (figures, values):
         monkeypatch.setattr(module, "now", lambda: NOW)
 
 
