@@ -147,7 +147,7 @@ def test_the_glossary_explains_the_endings_of_class_names() -> None:
                 endings[last[-1]] = endings.get(last[-1], 0) + 1
     explained = set(re.findall(r"`…(\w+)`", _glossary()))
     assert explained - endings.keys() == set(), "no class has these endings"
-    assert {ending for ending, count in endings.items() if count > 9} - explained == set()
+    assert {ending for ending, count in endings.items() if count > 14} - explained == set()
 
 
 def test_the_glossary_explains_the_verbs_of_functions() -> None:
