@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -30,6 +30,9 @@ from kapelle.cli.result import Result
 from kapelle.cli.values import not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from kapelle.client.records import LoginJson
 
 AgentData = dict[str, Any]
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
@@ -388,7 +391,7 @@ def _entries(prefix: str, name: str | None = None) -> list[ConfigEntry]:
     return [(key.removeprefix(prefix), value, origin) for key, value, origin in entries]
 
 
-def login_words(login: dict[str, Any]) -> str:
+def login_words(login: "LoginJson") -> str:
     """Return where an agent's credential comes from."""
     if login["source"] in {"environment", "settings"}:
         return f"{login['variable']} ({login['source']})"

@@ -26,6 +26,8 @@ from kapelle.domain.states import FINAL
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
+    from kapelle.client.records import TaskJson
+
 _LEAVE = b"\x1d"
 _LEAVE_KEY = "Ctrl-]"
 # So many messages may wait to be shown.
@@ -53,7 +55,7 @@ def attach(task_id: str | None) -> int:
     return attach_to(client, task)
 
 
-def attach_to(client: DaemonConnection, task: dict[str, Any]) -> int:
+def attach_to(client: DaemonConnection, task: "TaskJson") -> int:
     """Attach to the terminal of a task, then follow its checks; return the exit code."""
     if not is_at_terminal():
         raise InvalidInput(

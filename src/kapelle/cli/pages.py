@@ -12,7 +12,7 @@ from kapelle.cli.types import Number
 from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import DaemonConnection
 
-Items = list[dict[str, Any]]
+Items = list[Any]
 ItemFormatter = Callable[[Items], Iterable[str]]
 
 _PAGE = 200

@@ -1,19 +1,22 @@
 """`kapelle questions`, `kapelle answer` and `kapelle say`."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import complete, is_run, path_of, task_argument, task_path
 from kapelle.cli.output import plain_line
-from kapelle.cli.pages import Items, repository_filter, repository_option, whole_list
+from kapelle.cli.pages import repository_filter, repository_option, whole_list
 from kapelle.cli.parser import argument, command, option, reports
 from kapelle.cli.result import Result
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count, shorten_paths
+
+if TYPE_CHECKING:
+    from kapelle.client.records import QuestionJson, WorkJson
 
 _ANSWER_HINT = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 
@@ -28,7 +31,7 @@ def questions(repository: str | None) -> Result:
     return whole_list(items, _list_lines, "No open questions.")
 
 
-def _list_lines(items: Items) -> Iterator[str]:
+def _list_lines(items: "list[QuestionJson]") -> Iterator[str]:
     paths = {question.get("repository") or "" for question in items}
     names = shorten_paths(paths - {""})
     for question in items:
@@ -41,7 +44,7 @@ def _list_lines(items: Items) -> Iterator[str]:
             yield f"  {line}"
 
 
-def asked_lines(item: dict[str, Any]) -> Iterator[str]:
+def asked_lines(item: "WorkJson") -> Iterator[str]:
     """Return the open questions of a task or a run as a part of its view."""
     # An older daemon that still runs does not know the field of a task.
     items = item.get("questions") or ()
@@ -52,7 +55,7 @@ def asked_lines(item: dict[str, Any]) -> Iterator[str]:
             yield f"    {line}"
 
 
-def question_lines(question: dict[str, Any]) -> list[str]:
+def question_lines(question: "QuestionJson") -> list[str]:
     """Return a question with its choices, then the command that answers it."""
     text = f"? {clean(question['text']).strip()}"
     if question["default"]:
@@ -88,7 +91,7 @@ def answer(reference: str, text: str, token: str | None) -> Result:
     return Result(work, [plain_line(work["id"])], [_after_answer(work)])
 
 
-def _after_answer(work: dict[str, Any]) -> str:
+def _after_answer(work: "WorkJson") -> str:
     """Return what the person may do after an answer."""
     remaining = len(work["questions"])
     if remaining:

@@ -4,7 +4,7 @@ from typing import Any
 
 from kapelle.cli import help_page
 from kapelle.cli.field_errors import name_options
-from kapelle.cli.follow import show_new
+from kapelle.cli.follow import show_start
 from kapelle.cli.ids import (
     is_run,
     newest_task_argument,
@@ -132,7 +132,7 @@ def _restart(path: str, body: dict[str, Any], is_followed: bool, as_json: bool) 
     client = DaemonConnection()
     with name_options(options_of(schemas()["task"])):
         item = client.post(path, body)
-    return show_new(client, item, is_followed, as_json, after=len(item.get("attempts", ())))
+    return show_start(client, item, is_followed, as_json, after=len(item.get("attempts", ())))
 
 
 _MESSAGE_HINT = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
@@ -200,7 +200,7 @@ def _follow_up_run(
 ) -> int:
     """Create a task on the branch of a run."""
     task = client.create(path_of(run_id, "follow_up"), body)
-    return show_new(client, task, follow, as_json)
+    return show_start(client, task, follow, as_json)
 
 
 def _fork(
@@ -216,7 +216,7 @@ def _fork(
     task = client.create("/tasks", forked_spec(earlier, message, limits))
     if task["status"] == "blocked":
         say(f"It starts when {earlier['id']} has ended, which is {earlier['status']}.")
-    return show_new(client, task, follow, as_json)
+    return show_start(client, task, follow, as_json)
 
 
 def forked_spec(

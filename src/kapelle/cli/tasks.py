@@ -207,7 +207,7 @@ def _title(item: TaskFields | RunFields) -> str:
     if not _has_ended(item):
         state = one_line(doing_words(item))
     elif delivery:
-        state = delivery_words({**delivery, "reason": None}, item["status"])
+        state = delivery_words(delivery, item["status"], with_reason=False)
     else:
         state = ""
     remarks = ", ".join(text for text in [state, *marks(item)] if text)
@@ -227,7 +227,7 @@ def status(task_id: str | None) -> Result:
 
 def show_status(client: DaemonConnection, path: str) -> Result:
     """Return the view of a task or a run."""
-    from kapelle.cli.work_view import describe
+    from kapelle.cli.run_view import describe
 
     item = client.get(path)
     return Result(item, describe(client, item))

@@ -170,7 +170,7 @@ def _question_options(facts: Schema) -> list[click.Parameter]:
 
 def _start(starter: WorkStarter, **params: Any) -> int:
     """Start the work of a command, and follow it if that was asked for."""
-    from kapelle.cli.follow import show_new
+    from kapelle.cli.follow import show_start
     from kapelle.cli.relocation import say_if_moved
 
     client = DaemonConnection()
@@ -196,7 +196,7 @@ def _start(starter: WorkStarter, **params: Any) -> int:
         "iterations": params.get("progress"),
         "asks": not params.get("ask_non_interactive"),
     }
-    return show_new(client, item, is_followed, params["as_json"], **settings)
+    return show_start(client, item, is_followed, params["as_json"], **settings)
 
 
 def _answer_run(

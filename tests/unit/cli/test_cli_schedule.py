@@ -15,7 +15,7 @@ from tests.unit.cli.program import find_options
 from tests.unit.cli.test_cli_commands import help_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format, values
+from kapelle.cli import figures, layout, values
 from kapelle.cli.commands import command_names, load
 from kapelle.cli.schedules import STARTING, STATUSES, describe, read_command
 from kapelle.cli.schedules import firing_rows as history
@@ -31,7 +31,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (format, values):
+    for module in (figures, values):
         monkeypatch.setattr(module, "now", lambda: NOW)
 
 
@@ -393,7 +393,7 @@ LONG = {
 def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(format, "terminal_width", lambda: 80)
+    monkeypatch.setattr(layout, "terminal_width", lambda: 80)
     head, times, first, when, *_ = rows([schedule(**LONG), schedule(**LONG)])
     assert head.split() == ["ID", "STATUS", "TITLE"]
     assert times.split() == ["WHEN", "NEXT", "RUNS"]
@@ -408,7 +408,7 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
 
 
 def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format, "terminal_width", lambda: 140)
+    monkeypatch.setattr(layout, "terminal_width", lambda: 140)
     assert len(rows([schedule(**LONG), schedule(**LONG)])) == 3
 
 
