@@ -89,8 +89,10 @@ class OutputService:
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
 
     async def messages(self, task_id: str) -> list[PersonMessage]:
-        """List what people said to a task, oldest first, each with its state: hints, answers to
-        its questions, and messages to its running agent."""
+        """List the messages of people to a task, oldest first, each with its state.
+
+        These are hints, answers to its questions, and messages to its running agent.
+        """
         task = await self._parts.db.read(tasks.get, task_id)
         return await self._parts.db.read(person_messages.list_of_task, task.id)
 

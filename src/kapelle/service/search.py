@@ -60,9 +60,12 @@ class SearchService:
             Field(description="a directory in it, or its name; excludes learnings and notes"),
         ] = None,
     ) -> SearchView:
-        """Search ended tasks and runs (prompts, results, outputs, commits, messages of people),
-        learnings and notes for all of these words; "several words" must stand together. Each hit
-        has its context and its place. With a repository, only work is searched."""
+        """Search ended tasks and runs, learnings and notes for all of these words.
+
+        Of work, prompts, results, outputs, commits and messages of people are searched. Words in
+        "quotation marks" must stand together. Each hit has its context and its place. With a
+        repository, only work is searched.
+        """
         terms = split_search_terms(query)
         if not terms:
             raise InvalidInput(
