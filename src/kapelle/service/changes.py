@@ -58,7 +58,7 @@ class ChangeService:
         secrets = await secrets_of(self._parts, work)
         if attempt is not None:
             if against is not None or not isinstance(work, Task):
-                raise InvalidInput("attempt is for the diff of a task, without against.")
+                raise InvalidInput("Only a task has attempts, and attempt excludes against.")
             diff = await diff_attempt(self._parts, work, attempt)
         elif against is None:
             diff = await diff_work(self._parts, work)
