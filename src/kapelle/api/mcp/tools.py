@@ -1,5 +1,7 @@
 """The MCP tools: each is an operation or a pattern, with a short schema.
 
+A new tool is an operation with a `tool` in `api/routes/__init__.py`; this module only describes it.
+
 An agent pays for every listed tool in every session. So only a core set is listed, and `tool_list`
 and `tool_call` lead to the others. That works in every client; many clients read the list of tools
 only once.
