@@ -71,9 +71,7 @@ class SearchService:
             raise InvalidInput(
                 "The query has no word to search for.", hint="Give a word with a letter or digit."
             )
-        owners = None
-        if repository is not None:
-            owners = await self._list_work_in(repository, kind)
+        owners = await self._list_work_in(repository, kind)
         update = self._indexer.start_update()
         await asyncio.wait([update], timeout=_FRESH_S)
         hits: list[Hit] = []
@@ -90,8 +88,15 @@ class SearchService:
                 hits += await self._find_work(terms, filters, limit - len(hits), owners)
         return SearchView(hits=hits[:limit], complete=update.done() and update.result())
 
-    async def _list_work_in(self, repository: str, kind: SearchKind | None) -> list[str]:
-        """Return the ids of the work in a repository; raises InvalidInput for other kinds."""
+    async def _list_work_in(
+        self, repository: str | None, kind: SearchKind | None
+    ) -> list[str] | None:
+        """Return the ids of the work in a repository; None without a repository.
+
+        Raises InvalidInput for a kind that is not part of work.
+        """
+        if repository is None:
+            return None
         if kind in {"learning", "note"}:
             raise InvalidInput(
                 f"A {kind} belongs to a project, not to a repository.",
