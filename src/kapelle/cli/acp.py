@@ -274,11 +274,11 @@ class EditorServer:
 
     def _offer_commands(self, session_id: str) -> None:
         """Send the commands that the editor may offer while a person types."""
-        known = command_help()
+        table = command_help()
         offers = []
         for name in _OFFERED_COMMANDS:
             hint = {"hint": "as on the command line"}
-            offers.append({"name": name, "description": known[name][1], "input": hint})
+            offers.append({"name": name, "description": table[name][1], "input": hint})
         update = {"sessionUpdate": "available_commands_update", "availableCommands": offers}
         self._send(method="session/update", params={"sessionId": session_id, "update": update})
 

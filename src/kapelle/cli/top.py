@@ -111,13 +111,13 @@ class _WorkTable:
 
     def load(self) -> "list[WorkJson]":
         """Request the present state of all items, and return them."""
-        known = {item["id"]: item for item in self.items}
+        previous = {item["id"]: item for item in self.items}
         items = self._list_items("tasks", _OPEN_TASK_STATUSES)
         items |= self._list_items("runs", _OPEN_RUN_STATUSES)
-        if not known:
+        if not previous:
             items |= self._list_items("tasks", sorted(FINAL))
             items |= self._list_items("runs", sorted(FINAL))
-        for item_id, item in known.items():
+        for item_id, item in previous.items():
             if item_id in items:
                 continue
             if item["status"] in FINAL:
@@ -125,8 +125,8 @@ class _WorkTable:
             else:
                 # It has left the list of open work since the last request.
                 items[item_id] = self._client.get(path_of(item_id))
-        shown = {item_id: item for item_id, item in items.items() if _is_shown(item)}
-        self.items = sort_items(shown)
+        visible = {item_id: item for item_id, item in items.items() if _is_visible(item)}
+        self.items = sort_items(visible)
         self.need_count = self._client.get("/needs", {"limit": 1})["rows"]
         return self.items
 
@@ -140,8 +140,8 @@ class _WorkTable:
         if item["status"] not in FINAL or item.get("seen_at"):
             return
         with suppress(KapelleError):  # the table is right without the mark
-            marked = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
-            item["seen_at"] = marked["seen_at"]
+            answer = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
+            item["seen_at"] = answer["seen_at"]
             self.items = sort_items({one["id"]: one for one in self.items})
 
     def start_refreshing(self) -> None:
@@ -197,7 +197,7 @@ def _run_id(item: "WorkJson") -> str | None:
     return item.get("run_id")
 
 
-def _is_shown(item: "WorkJson") -> bool:
+def _is_visible(item: "WorkJson") -> bool:
     """Tell whether an item is open, or has ended a short time ago and is no part of a run."""
     if item["status"] not in FINAL:
         return True
@@ -343,7 +343,7 @@ def _item_lines(
 
 
 class _Action(NamedTuple):
-    """What a key does with an item."""
+    """The command that a key runs on an item."""
 
     word: str
     command: str
