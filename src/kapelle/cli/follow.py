@@ -146,12 +146,7 @@ def follow(
     if after:
         position.last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
     while True:
-        with _interruptible(item):
-            ended: WorkJson
-            if "pattern" in item:
-                ended = _show_run(client, item, position, as_json, iterations)
-            else:
-                ended = _show_task(client, item, position, as_json)
+        ended = _show_until_settled(client, item, position, as_json, iterations)
         if not ended["questions"] or not asks:
             break
         if not _ask_person(client, ended):
@@ -167,6 +162,20 @@ def follow(
     elif not as_json:
         print_outcome(ended)
     return ended
+
+
+def _show_until_settled(
+    client: DaemonConnection,
+    item: "WorkJson",
+    position: _Position,
+    as_json: bool,
+    iterations: bool,
+) -> "WorkJson":
+    """Show what a task or a run does from a position on; return it when it is settled."""
+    with _interruptible(item):
+        if "pattern" in item:
+            return _show_run(client, item, position, as_json, iterations)
+        return _show_task(client, item, position, as_json)
 
 
 def _wait_for_delivery(client: DaemonConnection, item: "WorkJson") -> "WorkJson":

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from kapelle.cli.format import STATUS_STYLE, command_lines, one_line, paint, table, wrapped
+from kapelle.cli.layout import STATUS_STYLE, command_lines, format_table, paint, wrap_line
+from kapelle.cli.text import one_line
 from kapelle.demo.sandbox import Sandbox, Tally
 from kapelle.domain.report import TaskFields
 
@@ -132,13 +133,13 @@ def lines(
     rows = [_row(key, task, report) for key, task in report.tasks.items()]
     styles = [STATUS_STYLE.get(task["status"]) for task in report.tasks.values()]
     yield paint("What happened", "bold")
-    yield from (f"   {line}" for line in table(HEADER, rows, styles))
+    yield from (f"   {line}" for line in format_table(HEADER, rows, styles))
     yield ""
-    yield from (wrapped(f"   {sentence}", 6) for sentence in _sentences(report))
+    yield from (wrap_line(f"   {sentence}", 6) for sentence in _sentences(report))
     yield ""
     if problems := report.problems():
         yield paint("✗ The demo did not go as it should:", "red")
-        yield from (wrapped(f"   {problem}", 6) for problem in problems)
+        yield from (wrap_line(f"   {problem}", 6) for problem in problems)
     else:
         tests = f"{report.before} → {report.after}"
         if page:
