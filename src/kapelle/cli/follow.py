@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from kapelle.cli.events import (
     ShowEvent,
@@ -84,8 +84,10 @@ def show_start(
     after: int | None = None,
     asks: bool = True,
     iterations: bool = False,
-) -> None:
-    """Print the id of a task or a run that starts or continues; with to_end, follow it.
+) -> int:
+    """Print the id of a task or a run that starts or continues; return the exit code.
+
+    With to_end, the work is followed.
 
     The other parameters are those of `follow`.
     """
@@ -105,9 +107,10 @@ def show_start(
         ended = follow(
             client, item, as_json, tail=tail, after=after, asks=asks, iterations=iterations
         )
-        raise typer.Exit(exit_code(ended))
+        return exit_code(ended)
     if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_follow_command(item)} {item['id']}`.")
+    return 0
 
 
 def _follow_command(item: "WorkJson") -> str:
@@ -305,7 +308,7 @@ def _interruptible(item: "WorkJson") -> Iterator[None]:
         noun = "run" if "pattern" in item else "task"
         cancel = f"`kapelle {_cancel_command(item)} {item_id}`"
         say(f"The {noun} goes on in the background. {again} follows it again, {cancel} stops it.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def print_outcome(item: "WorkJson") -> None:
@@ -348,7 +351,7 @@ def _ask_person(client: DaemonConnection, item: "WorkJson") -> bool:
     except KeyboardInterrupt:
         say("")
         print_outcome(client.get(path_of(item["id"])))
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 show_new = show_start

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from kapelle.cli.command import CommandOutput
 from kapelle.cli.figures import format_elapsed, format_usd, now, parse_time
 from kapelle.cli.ids import path_of
 from kapelle.cli.interaction import confirm, read_line
 from kapelle.cli.layout import STATUS_STYLE, format_table, paint
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, reports
 from kapelle.cli.questions import question_lines
+from kapelle.cli.result import Result
 from kapelle.cli.states import describe_activity
 from kapelle.cli.text import cell_width, cut_text, one_line
 from kapelle.cli.view import repository_name
@@ -75,13 +76,20 @@ _HELP = """
 """
 
 
-def top() -> CommandOutput:
-    """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
+@command("top", "kapelle top")
+@reports
+def top() -> Result:
+    """Watch all active work live, with keys to answer, cancel or merge.
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
     work = _WorkTable(DaemonConnection())
-    yield (items := work.load())
+    items = work.load()
+    return Result(items, _watch_or_list(work, items))
+
+
+def _watch_or_list(work: "_WorkTable", items: "Sequence[WorkJson]") -> Iterator[str]:
+    """Show the work on a screen; where stdin or stdout is no terminal, return a table of it."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         _run_screen(work)
     elif items:
