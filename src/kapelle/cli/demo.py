@@ -4,9 +4,9 @@ import os
 import shlex
 from pathlib import Path
 
-from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
 from kapelle.cli.parser import command, flag, json_flag, option
+from kapelle.cli.states import DONE, WORK_FAILED
 from kapelle.cli.types import FILE
 from kapelle.domain.errors import InvalidInput
 

@@ -18,9 +18,7 @@ from kapelle.cli.events import (
     show_last_events,
 )
 from kapelle.cli.ids import path_of, run_path, task_path
-from kapelle.cli.interaction import answer_questions
-from kapelle.cli.interaction import can_ask as can_ask
-from kapelle.cli.interaction import read_line as read_line
+from kapelle.cli.interaction import answer_questions, can_ask
 from kapelle.cli.layout import command_lines, wrap_line
 from kapelle.cli.live_view import watch_live
 from kapelle.cli.output import complain, data, document, json_line, say
@@ -352,7 +350,3 @@ def _ask_person(client: DaemonConnection, item: "WorkJson") -> bool:
         say("")
         print_outcome(client.get(path_of(item["id"])))
         raise click.exceptions.Exit(INTERRUPTED) from None
-
-
-show_new = show_start
-watched = watch_live
