@@ -30,7 +30,7 @@ export class ApiError extends Error {
   }
 }
 
-const AWAY = new ApiError(0, 'unavailable', 'The daemon does not answer.', null);
+const AWAY = new ApiError(0, 'unavailable', 'The daemon is unreachable.', null);
 
 export const api = createClient<paths>({ baseUrl: '' });
 

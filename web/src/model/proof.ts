@@ -19,16 +19,16 @@ export function blindLine(checks: CheckResult[]): string {
     : (check: CheckResult) => !looksAtChange(check);
   const blind = checks.filter(isBlind).length;
   if (blind === 0) return '';
-  const verb = blind === 1 ? 'does' : 'do';
-  if (checks.length === 1) return 'the check does not look at the change';
-  return `${blind} of ${counted(checks.length, 'check')} ${verb} not look at the change`;
+  const verb = blind === 1 ? 'does not' : 'do not';
+  if (checks.length === 1) return 'the check does not exercise the change';
+  return `${blind} of ${counted(checks.length, 'check')} ${verb} exercise the change`;
 }
 
 /** Why completed work is not proven, in a few words. */
 export function proofLine(work: Work): string {
   if (isRun(work))
     return work.spec.eval
-      ? 'judged by a score, and no check looked at the change'
-      : 'no check looked at the change';
-  return work.checks.length > 0 ? blindLine(work.checks) : 'no check was made';
+      ? 'judged by a score; no check exercised the change'
+      : 'no check exercised the change';
+  return work.checks.length > 0 ? blindLine(work.checks) : 'no checks ran';
 }

@@ -99,14 +99,14 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
       return ofRun(work, since, doing(inside) || reason);
     }
     case 'waiting':
-      if (!asksYou(work)) return ['Waits.', reason];
+      if (!asksYou(work)) return ['Waiting.', reason];
       // What it asks stands below, with the field for the answer.
       return ['Needs you.', ''];
     case 'completed':
       if (work.merged_at) return ['Merged.', reason];
       return completed(work, reason);
     case 'failed':
-      return stateOf(work) === 'lost' ? ['Nobody saw the end.', reason] : ['Failed.', reason];
+      return stateOf(work) === 'lost' ? ['Outcome unknown.', reason] : ['Failed.', reason];
     case 'blocked':
       return ['Blocked.', reason];
     default:
@@ -125,19 +125,19 @@ function completed(work: Work, reason: string): [string, string] {
   if (checks.length > 0) {
     return ['Completed, not proven:', [sentence(blindLine(checks)), reason].filter(Boolean).join(' ')];
   }
-  if (!canMerge(work)) return ['Completed.', reason || 'Nothing was checked.'];
+  if (!canMerge(work)) return ['Completed.', reason || 'No checks ran.'];
   return ['Completed, not proven:', [`${proofLine(work)}.`, reason].filter(Boolean).join(' ')];
 }
 
 const ending = (agents: number): string =>
   agents > 0
-    ? `It begins nothing more, and waits for ${counted(agents, 'agent')} to end.`
-    : 'It begins nothing more, and waits for what is under way to end.';
+    ? `The run starts no more work and waits for ${counted(agents, 'agent')}.`
+    : 'The run starts no more work and waits for its active work.';
 
 function doing(titles: string[]): string {
   const last = titles.at(-1);
   if (last === undefined) return '';
-  if (titles.length > 3) return `${titles.length} of its parts are running.`;
+  if (titles.length > 3) return `${titles.length} parts are running.`;
   const before = titles.slice(0, -1).join(', ');
   return before ? `${before} and ${last} are running.` : `${last} is running.`;
 }
@@ -146,12 +146,10 @@ function doing(titles: string[]): string {
 function ofRun(run: Run, since: string, reason: string): [string, string] {
   const { iteration, step, steps, phase, best } = run.progress as Progress;
   const most = run.spec.max_iterations;
-  const at =
-    typeof iteration === 'number'
-      ? `Iteration ${iteration}${typeof most === 'number' && most > 0 ? ` of ${most}` : ''}`
-      : typeof step === 'number'
-        ? `Step ${step} of ${String(steps)}`
-        : '';
+  const limit = typeof most === 'number' && most > 0 ? ` of ${most}` : '';
+  let at = '';
+  if (typeof iteration === 'number') at = `Iteration ${iteration}${limit}`;
+  else if (typeof step === 'number') at = `Step ${step} of ${String(steps)}`;
   const target = typeof run.spec.target === 'number' ? `, target ${run.spec.target}` : '';
   const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', reason];
   if (!at) return [since, reason];
@@ -193,14 +191,12 @@ function isUnmerged({ merged_at, workspace }: Work): boolean {
   return !merged_at && !owner && !!branch && !!commit && commit !== base_commit;
 }
 
-/** What keeps work from being merged as it is, by what its daemon tells of the merge. */
-export const obstacle = (preview: MergePreview): string | null =>
-  preview.problem ??
-  (preview.conflicts.length > 0
-    ? `conflicts in ${counted(preview.conflicts.length, 'file')}`
-    : preview.dirty.length > 0
-      ? `${counted(preview.dirty.length, 'file')} of your checkout in its way`
-      : null);
+/** The reason why work cannot be merged as it is; null if it can. */
+export function obstacle({ problem, conflicts, dirty }: MergePreview): string | null {
+  if (problem !== null) return problem;
+  if (conflicts.length > 0) return `conflicts in ${counted(conflicts.length, 'file')}`;
+  return dirty.length > 0 ? `${counted(dirty.length, 'changed file')} in your checkout` : null;
+}
 
 export const isMergeable = (work: Work): boolean => canMerge(work) && work.verified === true;
 

@@ -14,9 +14,9 @@ function ofTask(task: Task): Proof[] {
   const found: Proof[] = [];
   const last = latest(task);
   if (task.status === 'cancelled') return [{ state: 'cancelled', text: task.reason ?? 'cancelled' }];
-  if (last?.status === 'lost') found.push({ state: 'lost', text: 'nobody saw the end' });
-  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'said' });
-  else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'said it failed' });
+  if (last?.status === 'lost') found.push({ state: 'lost', text: 'outcome unknown' });
+  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'reported success' });
+  else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'reported failure' });
   found.push(ofChecks(task));
   if (task.merged_at) found.push({ state: 'merged', text: 'merged' });
   else if (isMergeable(task)) found.push({ state: 'todo', text: 'not merged' });
@@ -30,7 +30,7 @@ function ofChecks(task: Task): Proof {
   if (count > 0 && !areProof(task.checks)) return { state: 'said', text: `${count} of ${count}, not proven` };
   if (count > 0) return { state: 'ok', text: `${count} of ${count}` };
   if (task.status === 'failed' && task.reason) return { state: 'bad', text: task.reason };
-  return { state: 'none', text: 'nothing checked' };
+  return { state: 'none', text: 'no checks' };
 }
 
 /** The number of a pull request, and the way to it at its forge. */
@@ -44,12 +44,18 @@ export function PullRequest({ work }: { work: Work }) {
   );
 }
 
+/** The state that the glyph of a pull request shows. */
+export function pullRequestState({ state, ci }: { state?: string | null; ci?: string | null }): State {
+  if (state === 'merged') return 'merged';
+  return ci === 'failed' ? 'bad' : 'todo';
+}
+
 function ofDelivery(work: Work): Proof[] {
-  const told = work.delivery;
-  if (told?.mode !== 'pr' || !told.number) return [];
-  const state = told.state === 'merged' ? 'merged' : told.ci === 'failed' ? 'bad' : 'todo';
-  const ci = isOpen(work) && told.ci && told.ci !== 'none' ? `, CI ${told.ci}` : '';
-  return [{ state, text: `pull request ${told.number} ${told.state}${ci}` }];
+  const { delivery } = work;
+  if (delivery?.mode !== 'pr' || !delivery.number) return [];
+  const ci = isOpen(work) && delivery.ci && delivery.ci !== 'none' ? `, CI ${delivery.ci}` : '';
+  const text = `pull request ${delivery.number} ${delivery.state}${ci}`;
+  return [{ state: pullRequestState(delivery), text }];
 }
 
 /** How far the claim of a piece of work has been carried, in one line. */
@@ -72,7 +78,7 @@ function ofRun(work: Work): Proof[] {
   if (work.status === 'failed') found.push({ state: 'bad', text: work.reason ?? 'failed' });
   else if (work.status === 'cancelled') found.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
   else if (work.verified) found.push({ state: 'ok', text: 'verified' });
-  else found.push({ state: 'none', text: 'nothing checked' });
+  else found.push({ state: 'none', text: 'no checks' });
   if (work.merged_at) found.push({ state: 'merged', text: 'merged' });
   return found;
 }

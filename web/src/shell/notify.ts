@@ -61,8 +61,10 @@ export function useNotices(): [boolean, () => Promise<void>, string | null] {
     // A browser may leave it unanswered for ever.
     say(UNANSWERED);
     const answer = await Notification.requestPermission();
-    if (answer === 'granted') keep('on');
-    say(answer === 'granted' ? null : answer === 'denied' ? REFUSED : UNANSWERED);
+    if (answer === 'granted') {
+      keep('on');
+      say(null);
+    } else say(answer === 'denied' ? REFUSED : UNANSWERED);
   };
   return [on, change, problem];
 }

@@ -112,8 +112,8 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
     const all = [
       ...GOALS,
       ...deedsOf(open),
-      act('theme', 'Switch between light and dark', 'theme', switchTheme),
-      act('keys', 'Show all keys', 'help', showKeys, '?'),
+      act('theme', 'Change theme', 'theme', switchTheme),
+      act('keys', 'Show keyboard shortcuts', 'help', showKeys, '?'),
       ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? []),
       ...(typed.trim() ? beginnings : []),
     ];
@@ -150,7 +150,7 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
     }
   };
   return (
-    <Dialog title="Search or go to" close={close} className="palette">
+    <Dialog title="Search or jump to…" close={close} className="palette">
       <div className="searchbox">
         <Icon name="search" />
         <input
@@ -158,7 +158,7 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
           aria-expanded="true"
           aria-controls="goals"
           aria-activedescendant={goals[chosen] && `goal-${goals[chosen].key}`}
-          aria-label="Search or go to"
+          aria-label="Search or jump to…"
           placeholder="A place, an action, or work by its title, its id or its words"
           value={typed}
           onChange={(event) => {

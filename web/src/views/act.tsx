@@ -2,7 +2,7 @@ import type { ComponentProps } from 'react';
 import { Button } from '../parts/controls';
 import { useLink } from '../shell/link';
 
-const WHY = 'The daemon does not answer';
+const WHY = 'Daemon unreachable';
 
 /** What a button that changes something has while the daemon is away. */
 export const useHeld = (): { disabled?: true; title?: string } =>

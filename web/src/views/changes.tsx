@@ -34,8 +34,8 @@ export function Changes({ work }: { work: Work }) {
   if (diff.isPending) return <Loading lines={8} />;
   if (files.length === 0) {
     return (
-      <Empty title="Nothing was changed">
-        <p>What its branch and its worktree hold is what they began with.</p>
+      <Empty title="No changes">
+        <p>The branch and the worktree are the same as at the start.</p>
       </Empty>
     );
   }
@@ -53,7 +53,7 @@ export function Changes({ work }: { work: Work }) {
         <span className="faint">
           {files.filter(reviewed.has).length} of {files.length} reviewed
         </span>
-        {diff.data.truncated && <span className="c-you">It is too large to be shown in full.</span>}
+        {diff.data.truncated && <span className="c-you">The diff is too large to show in full.</span>}
         <span className="end desk">
           a line's number takes a comment · <kbd>[</kbd> <kbd>]</kbd> file before, after
           <Choices<Look>

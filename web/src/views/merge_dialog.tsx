@@ -33,8 +33,8 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
       </p>
       {anyway && (
         <p>
-          It {work.status === 'failed' ? 'failed' : 'was cancelled'}: nothing shows that what is on its branch
-          is what was asked for.
+          It {work.status === 'failed' ? 'failed' : 'was cancelled'}: nothing shows that the work on its
+          branch meets its goal.
         </p>
       )}
       {preview.isPending && <Loading lines={2} />}
@@ -43,11 +43,11 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
         <ul className="said">
           <li>
             {counted(seen.ahead, 'commit')} of <code>{work.workspace.branch}</code>
-            {seen.behind > 0 && `; the base is ${counted(seen.behind, 'commit')} further`}.
+            {seen.behind > 0 && `; the base is ${counted(seen.behind, 'commit')} ahead`}.
           </li>
-          {seen.already && <li>The base has all of it already.</li>}
+          {seen.already && <li>The base already contains this work.</li>}
           {!blocked && <li>It merges cleanly.</li>}
-          {seen.check_again && <li>The checks are made once more on the result first.</li>}
+          {seen.check_again && <li>The checks run again on the result before the merge.</li>}
           {seen.problem && (
             <li className="c-bad">
               <Said>{seen.problem}</Said>
@@ -63,7 +63,7 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
           {merge.isPending ? 'Merging' : 'Merge'}
         </Act>
         <Button look="quiet" onClick={close}>
-          Not now
+          Cancel
         </Button>
       </div>
     </Dialog>
@@ -97,7 +97,7 @@ export function UndoMergeDialog({ work, close }: { work: Work; close: () => void
           {undo.isPending ? 'Undoing' : 'Undo merge'}
         </Act>
         <Button look="quiet" onClick={close}>
-          Not now
+          Cancel
         </Button>
       </div>
     </Dialog>

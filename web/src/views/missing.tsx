@@ -3,7 +3,7 @@ import { Button } from '../parts/controls';
 import { View } from '../shell/layout';
 
 /** Where nothing is, or nothing is any more. */
-export const Missing = ({ what = 'There is no such page.' }: { what?: string }) => (
+export const Missing = ({ what = 'Page not found' }: { what?: string }) => (
   <View title="Not found">
     <div className="page">
       <div className="panel empty">

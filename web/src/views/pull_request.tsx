@@ -30,7 +30,7 @@ export function PullRequestSection({ work }: { work: Work }) {
       )}
       {!reads && (
         <Button small onClick={() => read(true)}>
-          Read the comments
+          Show comments
         </Button>
       )}
       {reads && told.isPending && <Loading lines={2} />}
@@ -54,7 +54,7 @@ export function PullRequestSection({ work }: { work: Work }) {
           ))}
         </ul>
       )}
-      {told.data?.comments.length === 0 && <p className="faint">Nobody has said anything to it.</p>}
+      {told.data?.comments.length === 0 && <p className="faint">No comments.</p>}
       <Deal work={work} />
     </section>
   );
@@ -65,10 +65,11 @@ function Deal({ work }: { work: Work }) {
   const tell = useToast();
   const deal = useAction(() => actions.follow(work.id, null, true));
   if (!hasEnded(work) || work.archived_at) return null;
+  const action = isRun(work) ? 'Start a task with the new comments' : 'Send the new comments to the agent';
   const told = ({ id }: Work) => {
     const text = isRun(work)
-      ? 'A new task on its branch is told the comments.'
-      : 'Its agent is told the comments.';
+      ? 'The comments went to a new task on the branch.'
+      : 'The comments went to the agent.';
     tell({ state: 'queued', text, to: `/tasks/${id}` });
   };
   return (
@@ -78,11 +79,7 @@ function Deal({ work }: { work: Work }) {
         disabled={away || deal.isPending}
         onClick={() => deal.mutate(undefined, { onSuccess: told })}
       >
-        {deal.isPending
-          ? 'Telling'
-          : isRun(work)
-            ? 'Begin a task with the new ones'
-            : 'Tell its agent the new ones'}
+        {deal.isPending ? 'Sending…' : action}
       </Button>
       <Problem error={deal.error} />
     </div>

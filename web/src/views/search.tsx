@@ -49,7 +49,7 @@ export function View() {
             // biome-ignore lint/a11y/noAutofocus: one comes here to type
             autoFocus
             aria-label="Search"
-            placeholder="Words; “several together” in quotation marks"
+            placeholder="Words, or a phrase in “quotation marks”"
             value={typed}
             onChange={(event) => setTyped(event.target.value)}
           />
@@ -58,18 +58,18 @@ export function View() {
         <Problem error={found.error} />
         {q && found.isPending && <Loading lines={6} />}
         {found.data && all.length === 0 && (
-          <Empty title="Nothing was found">
-            <p>Every word must be there. What is still under way is found once it has ended.</p>
+          <Empty title="No results">
+            <p>Results match all words. Running work is searchable after it ends.</p>
           </Empty>
         )}
         {!q && (
           <p className="faint mt-4">
-            In prompts, results, output and commits of work that has ended, in learnings and in notes.
+            Searches prompts, results, output and commits of ended work, learnings and notes.
           </p>
         )}
         {all.length > 0 && (
           <div className="facets">
-            <nav className="facet" aria-label="Narrow">
+            <nav className="facet" aria-label="Filter">
               <h2>Where</h2>
               <Facet name="Everywhere" count={all.length} on={kind === null} choose={() => narrow(null)} />
               {KINDS.map(([one, name]) => {

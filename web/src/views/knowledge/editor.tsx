@@ -32,7 +32,7 @@ export function Input({ label, value, change, rows, about, choices, disabled, pr
       <label htmlFor={id} className="name">
         {label}
       </label>
-      {choices ? (
+      {choices && (
         <select {...common} className="field">
           {choices.map((choice) => (
             <option key={choice} value={choice}>
@@ -40,11 +40,11 @@ export function Input({ label, value, change, rows, about, choices, disabled, pr
             </option>
           ))}
         </select>
-      ) : rows ? (
-        <textarea {...common} className="field" rows={rows} onKeyDown={submitOnCommand} />
-      ) : (
-        <input {...common} className="field" />
       )}
+      {!choices && !!rows && (
+        <textarea {...common} className="field" rows={rows} onKeyDown={submitOnCommand} />
+      )}
+      {!choices && !rows && <input {...common} className="field" />}
       {problem ? (
         <p id={`${id}-about`} className="errtext" role="alert">
           <Glyph state="bad" />

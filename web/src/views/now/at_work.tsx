@@ -69,12 +69,12 @@ export function AtWork({ work }: { work: Work[] }) {
       </header>
       {count === 0 && (
         <Empty title="No agent is at work">
-          <p>What is started here, on the command line or by a schedule appears while it happens.</p>
+          <p>Work that you start here, from the CLI or on a schedule shows up live.</p>
         </Empty>
       )}
       {groups.map((group) => (
         <div className="group" key={group.run?.id ?? 'alone'}>
-          <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
+          <header>{group.run ? <RunHead run={group.run} /> : <span className="t">Single tasks</span>}</header>
           <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
             {group.tasks.map((task) => (
               <Card
@@ -174,13 +174,9 @@ const Card = memo(({ task, of, pulses }: CardProps) => {
           {!warning && <Turns task={task} />}
         </span>
         <Cost task={task} />
-        {warning ? (
-          <Warned task={task} what={warning.what} text={warning.text} />
-        ) : task.interactive && attempt ? (
-          <IdleFor attempt={attempt} />
-        ) : (
-          pulses && attempt && <Pulse attempt={attempt.id} />
-        )}
+        {warning && <Warned task={task} what={warning.what} text={warning.text} />}
+        {!warning && attempt && task.interactive && <IdleFor attempt={attempt} />}
+        {!warning && attempt && !task.interactive && pulses && <Pulse attempt={attempt.id} />}
       </span>
     </WorkLink>
   );
@@ -190,12 +186,10 @@ const Card = memo(({ task, of, pulses }: CardProps) => {
 function Warned({ task, what, text }: { task: Task; what: string; text: string }) {
   const usage = useUsed(task);
   const spent = priceOf(task, usage)?.usd ?? 0;
-  const short =
-    what === 'budget' && task.budget_usd
-      ? `${percent(spent, task.budget_usd)} of its budget`
-      : what === 'turns' && task.max_turns
-        ? `${percent(usage?.turns ?? 0, task.max_turns)} of its turns`
-        : text;
+  let short = text;
+  if (what === 'budget' && task.budget_usd) short = `${percent(spent, task.budget_usd)} of its budget`;
+  else if (what === 'turns' && task.max_turns)
+    short = `${percent(usage?.turns ?? 0, task.max_turns)} of its turns`;
   return (
     <span className="warn" title={text}>
       <Icon name="warn" />

@@ -65,9 +65,9 @@ export function Waiting({ work, all, unlisted }: Props) {
 
 function whyOf(item: Work, titles: Map<string, string>): string {
   if (item.reason) return named(item.reason, (id) => titles.get(id));
-  if (isRun(item)) return 'next when there is room';
+  if (isRun(item)) return 'starts when there is capacity';
   const before = item.depends_on.map((id) => titles.get(id)).filter((title) => title !== undefined);
-  return before.length > 0 ? `after ${before.join(', ')}` : 'next when a slot is free';
+  return before.length > 0 ? `after ${before.join(', ')}` : 'starts when a slot is free';
 }
 
 /** All tasks that wait for the limit of one account, with a way to test it at once. */
@@ -95,11 +95,11 @@ function Limited({ agent, name, tasks }: { agent: Agent | undefined; name: strin
         {until && <Moment at={until} />}
       </span>
       <Act small look="quiet" disabled={test.isPending} onClick={() => test.mutate()}>
-        {test.isPending ? 'Trying…' : 'Try now'}
+        {test.isPending ? 'Testing…' : 'Test now'}
       </Act>
       {found && !found.usable && (
         <span className="c-bad small whole">
-          <Said>{found.problem ?? 'It did not answer.'}</Said>
+          <Said>{found.problem ?? 'No answer.'}</Said>
         </span>
       )}
       <Problem error={test.error} />

@@ -33,7 +33,7 @@ export function FollowUp({ run }: { run: Run }) {
           onKeyDown={submitOnCommand}
         />
         <div className="row">
-          <span>a new task on its branch, with its checks</span>
+          <span>starts a follow-up task on this branch with the same checks</span>
           <Act small type="submit" hotkey={withCommand('↵')} disabled={follow.isPending || !typed.trim()}>
             {follow.isPending ? 'Sending' : 'Continue'}
           </Act>

@@ -29,14 +29,14 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
           <h2>Measured by</h2>
           <p className="cmd">{measure}</p>
           <p className="hint">
-            {run.spec.direction === 'minimize' ? 'Smaller wins.' : 'Larger wins.'} The last line it prints is
-            the number.
+            {run.spec.direction === 'minimize' ? 'Smaller is better.' : 'Larger is better.'} The last line of
+            its output is the score.
           </p>
         </section>
       )}
       {asked && (
         <section>
-          <h2>Asked</h2>
+          <h2>Prompt</h2>
           <p className="break">
             <Said>{asked}</Said>
           </p>
@@ -75,7 +75,7 @@ function Ends({ run, steps }: { run: Run; steps: Step[] }) {
   if (!budget && spent.agent_calls > 0) facts.push(['Cost', cost]);
   return (
     <section className={hasEnded(run) ? 'over' : ''}>
-      <h2>{hasEnded(run) ? 'What it used' : 'What will end it'}</h2>
+      <h2>{hasEnded(run) ? 'Usage' : 'Limits'}</h2>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
       {cycles && <Meter name="Cycles" used={cycle} most={cycles} text={`${cycle} of ${cycles}`} />}
       {failures && (

@@ -52,8 +52,8 @@ export function Lanes({ run }: { run: Run }) {
   const paused = (run.result as Result | null)?.paused ?? {};
   const tracks = Object.keys((run.spec.tracks as Record<string, string> | undefined) ?? { all: '' });
   if (features.length === 0) {
-    const none = run.status === 'completed' ? 'No feature was open' : 'No feature was begun';
-    return <Empty title={hasEnded(run) ? none : 'The features are not read yet'} />;
+    const none = run.status === 'completed' ? 'No feature was open' : 'No feature was started';
+    return <Empty title={hasEnded(run) ? none : 'Features not read yet'} />;
   }
   return (
     <ul className="candidates">

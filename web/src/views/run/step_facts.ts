@@ -40,9 +40,10 @@ function own(step: Step): State {
   if (step.kind === 'check') return failuresOf(step) ? 'bad' : 'ok';
   if (step.kind === 'ask') return 'said';
   if (step.kind !== 'task' && step.kind !== 'run') {
-    // What Kapelle did itself needs nobody's word.
+    // Kapelle's own steps need no verification.
     const failed = (step.result as { problem?: string | null } | null)?.problem;
-    return failed ? 'bad' : step.kind === 'merge' ? 'merged' : 'ok';
+    if (failed) return 'bad';
+    return step.kind === 'merge' ? 'merged' : 'ok';
   }
   const task = taskOf(step);
   if (task?.status === 'failed') return 'bad';

@@ -75,7 +75,7 @@ function ThisBrowser() {
       <div>
         <label className="check">
           <input type="checkbox" checked={on} onChange={() => void change()} />
-          Tell me of questions, failures, finished runs and reached limits while I look elsewhere
+          Desktop notifications: questions, failures, finished runs, limits
         </label>
         {problem && <Problem error={new Error(problem)} />}
         <p className="hint">
@@ -91,7 +91,7 @@ function ThisBrowser() {
             checked={keys !== 'off'}
             onChange={() => keepKeys(keys === 'off' ? 'on' : 'off')}
           />
-          Single keys do something
+          Keyboard shortcuts
         </label>
         <p className="hint">
           Without them, {withCommand('K')} still searches and goes to places. Switch them off where you speak
@@ -99,7 +99,7 @@ function ThisBrowser() {
         </p>
       </div>
       <div className="tbar">
-        <Button onClick={switchTheme}>Light or dark</Button>
+        <Button onClick={switchTheme}>Theme</Button>
         <Button onClick={() => leave.mutate(undefined)}>Log out</Button>
       </div>
       <Problem error={leave.error} />
@@ -121,10 +121,10 @@ function ThisDaemon() {
       </header>
       <Facts
         facts={[
-          ['By default', usual ? usual.name : 'none: every task has to name one'],
-          ['Its model', usual?.model ?? 'as the agent has it'],
-          ['Can be used', ready.join(', ') || 'no agent'],
-          ['At once', `${daemon.max_attempts} agents at most`],
+          ['Default agent', usual ? usual.name : 'none: every task must name its agent'],
+          ['Default model', usual?.model ?? 'the agent’s own default'],
+          ['Available agents', ready.join(', ') || 'no agent'],
+          ['Parallel agents', `at most ${daemon.max_attempts}`],
           ['Home', <code key="h">{daemon.home}</code>],
         ]}
       />
@@ -225,7 +225,7 @@ function AgentRow({ agent }: { agent: Agent }) {
             <Said>
               {tried.usable
                 ? `works, answered in ${span(tried.live?.duration_s ?? 0)}${tried.version ? `, ${tried.version}` : ''}`
-                : (tried.problem ?? 'cannot be used')}
+                : (tried.problem ?? 'unusable')}
             </Said>
           </span>
         )}
@@ -267,14 +267,16 @@ function Daemon() {
         facts={[
           ['Version', version],
           ['Process', pid],
-          ['Since', <Moment key="s" at={started_at} />],
+          ['Started', <Moment key="s" at={started_at} />],
           ['Home', <code key="h">{home}</code>],
           ['Address', <code key="u">{url}</code>],
           ['Database', <code key="d">{database}</code>],
           ['At work', `${running} of ${max_attempts} agents`],
           ['Queued', queued],
-          ['Runs', `${runs_under_way} under way`],
-          ...(held ? ([['Held', <Said key="x">{held}</Said>]] as [string, React.ReactNode][]) : []),
+          ['Runs', `${runs_under_way} active`],
+          ...(held
+            ? ([['Start blocked by', <Said key="x">{held}</Said>]] as [string, React.ReactNode][])
+            : []),
         ]}
       />
     </div>

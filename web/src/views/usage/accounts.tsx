@@ -44,7 +44,7 @@ export function Accounts() {
         </div>
       ) : (
         <p className="panel box faint">
-          No provider has told of a limit yet. Claude Code and Codex do so when they work with a subscription.
+          No provider has reported limits yet. Claude Code and Codex report them with a subscription.
         </p>
       )}
     </section>

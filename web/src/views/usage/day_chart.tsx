@@ -67,7 +67,10 @@ export function DayChart({ rows, least }: { rows: Row[]; least: number }) {
   const most = rules.at(-1) ?? 1;
   const height = (amount: number) => ((HEIGHT - TOP - BOTTOM) * amount) / most;
   const y = (amount: number) => HEIGHT - BOTTOM - height(amount);
-  const name = (amount: number) => (priced ? (amount ? money(amount) : '$0') : String(Math.round(amount)));
+  const name = (amount: number) => {
+    if (!priced) return String(Math.round(amount));
+    return amount ? money(amount) : '$0';
+  };
   const day = (key: string) =>
     new Date(`${key}T00:00`).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
   const parts = (key: string) => {

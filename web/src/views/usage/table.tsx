@@ -27,7 +27,7 @@ interface Props {
 export function Table({ by, rows, total, days }: Props) {
   const spans = daysFrom(days?.map((row) => row.across ?? '').sort()[0], 30).slice(-30);
 
-  if (rows.length === 0) return <Empty title="Nothing was used" />;
+  if (rows.length === 0) return <Empty title="No usage" />;
   return (
     <div className="panel">
       <table className="table cardy sums">
@@ -89,7 +89,7 @@ export function Table({ by, rows, total, days }: Props) {
 
 const NOTHING: Partial<Record<UsageBy, string>> = {
   model: 'unknown model',
-  run: 'tasks on their own',
+  run: 'single tasks',
   template: 'without a template',
   project: 'without a project',
 };

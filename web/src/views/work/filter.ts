@@ -67,18 +67,18 @@ export function askedBy(typed: string): Asked {
       for (const word of wanted.split(',')) {
         const state = CALLED[word] ?? STATES.find((one) => one === word.replace('-', '_'));
         if (!state && isBegun(STATES, word)) continue;
-        if (!state) return { filter, problem: `state:${word} is no state. States: ${STATES.join(', ')}.` };
+        if (!state) return { filter, problem: `state:${word} is not a state. States: ${STATES.join(', ')}.` };
         filter.state = [...(filter.state ?? []), state];
       }
     } else if (name === 'pr') {
       const pull = PULLS.find((one) => one === wanted);
       if (!pull && isBegun(PULLS, wanted)) continue;
-      if (!pull) return { filter, problem: `${text} is no state of a pull request: ${PULLS.join(', ')}.` };
+      if (!pull) return { filter, problem: `${text} is not a state of a pull request: ${PULLS.join(', ')}.` };
       filter.pr = pull;
     } else if (name === 'since') {
       const moment = momentOf(wanted);
       if (!moment)
-        return { filter, problem: `${text} is no time. Write since:12h, since:7d or since:2026-11-01.` };
+        return { filter, problem: `${text} is not a time. Write since:12h, since:7d or since:2026-11-01.` };
       filter.since = moment;
     } else if (name === 'repo') {
       filter.repository = wanted;

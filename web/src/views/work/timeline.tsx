@@ -167,7 +167,7 @@ export function Timeline({ work, more, hasMore, total }: Props) {
     'tl-ok': 'verified',
     'tl-bad': 'failed',
     'tl-go': 'running',
-    'tl-you': 'needs you, or asked',
+    'tl-you': 'needs you, or a question',
     'tl-lost': 'lost',
     'tl-cx': 'not verified, limited or cancelled',
   };

@@ -68,8 +68,8 @@ export function View() {
           <Empty title={q ? 'No matching work' : 'No work yet'}>
             <p>
               {q
-                ? 'Words are searched in titles; state:failed, agent:claude, repo:name and since:7d narrow it.'
-                : 'The key c begins something.'}
+                ? 'Words match titles; state:failed, agent:claude, repo:name and since:7d narrow it.'
+                : 'Press c to start something.'}
             </p>
           </Empty>
         )}
@@ -294,7 +294,7 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
             type="button"
             className="unfold"
             aria-expanded={open}
-            aria-label={`What is inside ${visible(work.title)}`}
+            aria-label={`Parts of ${visible(work.title)}`}
             onClick={() => fold(work.id)}
           >
             <Icon name="right" className="chev" />
