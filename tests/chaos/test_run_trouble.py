@@ -188,7 +188,7 @@ def test_a_branch_that_cannot_be_put_back_is_told(kapelle: Instance, repository:
     run_id = start(kapelle, "loop", repository, prompt=prompt, until=["true"], max_seconds=2)
     run = rest(kapelle, run_id)
     assert run["status"] == "failed"
-    assert "Its 2 s are over; its branch could not be put back to " in run["reason"]
+    assert "Time limit of 2 s reached; its branch could not be put back to " in run["reason"]
     assert run["result"]["reason"] == run["reason"]
 
 
@@ -200,7 +200,7 @@ def test_branches_together_call_no_more_agents_than_the_run_may(
     own(repository, body, PROMPT=GROW)
     run = perform(kapelle, "own", repository, max_agent_calls=2)
     assert run["status"] == "failed"
-    assert "It may call agents 2 times" in run["reason"]
+    assert "Limit of 2 agent calls" in run["reason"]
     assert run["spent"]["agent_calls"] == 2
     assert [task["status"] for task in tasks_of(kapelle, run["id"])] == ["completed"] * 2
 
@@ -217,7 +217,7 @@ return [inner.status, inner.reason]
     run = perform(kapelle, "own", repository, max_agent_calls=2)
     assert run["status"] == "completed"
     assert run["result"][0] == "failed"
-    assert f"{run['id']}, around it, may call agents 2 times" in run["result"][1]
+    assert f"agent calls reached. It is a limit of the outer run {run['id']}." in run["result"][1]
     assert run["spent"]["agent_calls"] == 2
 
 

@@ -46,7 +46,7 @@ def test_a_pattern_that_waits_outside_its_steps_can_be_ended(
         "cancelled": "cancelled", "stubborn": "cancelled", "beside": "cancelled",
         "paused": "paused", "limited": "failed",
     }  # fmt: skip
-    assert ended["limited"]["reason"] == "Its 2 s are over."
+    assert ended["limited"]["reason"] == "Time limit of 2 s reached."
     own(repository, "await ctx.progress(begun=True)\nreturn 'mended'")
     kapelle.post(f"/runs/{ids['paused']}/resume")
     run = rest(kapelle, ids["paused"])
@@ -122,7 +122,7 @@ def test_a_limit_of_time_holds_for_commands_too(kapelle: Instance, repository: P
     kapelle.start()
     own(repository, "while True:\n    await ctx.check('true')\n    await ctx.progress(on=True)")
     run = perform(kapelle, "own", repository, max_seconds=1)
-    assert (run["status"], run["reason"]) == ("failed", "Its 1 s are over.")
+    assert (run["status"], run["reason"]) == ("failed", "Time limit of 1 s reached.")
     run = perform(
         kapelle, "loop", repository, prompt=play({"result": "x"}), until=["sleep 30"], max_seconds=2
     )

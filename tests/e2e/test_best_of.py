@@ -104,7 +104,7 @@ def test_a_limit_leaves_the_candidates_that_ended(kapelle: Instance, repository:
     crowded = perform(kapelle, "best-of", repository, **spec, count=3)
     for run in (judged, crowded):
         assert run["status"] == "failed"
-        assert "It may call agents 2 times" in run["reason"]
+        assert "Limit of 2 agent calls" in run["reason"]
         assert (run["result"]["winner"], run["result"]["reason"]) == (None, run["reason"])
         candidates = run["result"]["candidates"]
         assert [item["task"]["status"] for item in candidates] == ["completed", "completed"]

@@ -147,7 +147,7 @@ def test_errors_have_the_classes_of_their_codes(kapelle: Instance, tmp_path: Pat
         assert missing.value.hint == "kapelle list shows the ids."
         with pytest.raises(api.AgentNotFound, match="There is no agent 'nobody'"):
             client.tasks.run("x", agent="nobody", directory=tmp_path)
-        with pytest.raises(api.InvalidInput, match="agnt is not known here"):
+        with pytest.raises(api.InvalidInput, match="agnt is not a known field"):
             client.tasks.run("x", agnt="rehearsal", directory=tmp_path)
         with pytest.raises(api.InvalidInput, match="the prompt is empty"):
             client.tasks.run(" ", directory=tmp_path)

@@ -275,7 +275,7 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
         assert response.status in {200, 422}, typed
     assert "Type one with a letter." in instance.cli("search", "...").stderr
     assert "WORDS is empty" in instance.cli("search", "").stderr
-    assert b"query may have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
+    assert b"query must have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
     assert "plan  note of global\n" in instance.cli("search", "find", "needle").stdout
     instance.cli("notes", "set", "workflow/x", "nothing of the kind", check=True)
     assert instance.get("/search?query=work&kind=note")["hits"] == []

@@ -87,7 +87,7 @@ def test_a_raised_budget_lets_a_task_go_on_and_a_spent_one_does_not(
     assert kapelle.wait(task_id)["attempts"][0]["failure"] == "limit"
     kapelle.post(f"/tasks/{task_id}/resume")
     task = kapelle.wait(task_id)
-    assert task["reason"].startswith("Its budget of $0.02 is spent.")
+    assert task["reason"].startswith("Budget of $0.02 reached.")
     assert task["attempts"][1]["failure"] == "limit"
     assert task["attempts"][1]["exit"]["kind"] == "not_started"
     done = kapelle.cli("resume", task_id, "--budget", "0.5", "--max-turns", "9")

@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from kapelle.agents.base import AgentRequest
+from kapelle.agents.tools import list_written_paths
 from kapelle.domain.ids import make_attempt_token
-from kapelle.domain.lock import LockSpec, has_conflict, list_written_paths
+from kapelle.domain.lock import LockSpec, has_conflict
 from kapelle.settings import AgentSettings
 from tests.e2e.support.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
@@ -88,7 +89,7 @@ async def test_agents_share_a_checkout_without_stepping_on_each_other(
         assert "Deadlock" in await refusal(one, "lock_take", paths=["b.txt"])
         kapelle.kill()
         gone = hook.ask(file_path="b.txt")["hookSpecificOutput"]["permissionDecisionReason"]
-        assert "cannot tell whether this is locked" in gone
+        assert "cannot check the locks" in gone
         kapelle.start()
     held = {lock["path"]: lock["task_id"] for lock in kapelle.get(f"/locks?directory={repository}")}
     assert held == {"src": first, "a.txt": first, "b.txt": second}

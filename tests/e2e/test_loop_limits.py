@@ -24,7 +24,7 @@ def test_time_that_ends_inside_a_check_is_the_budget(
     run = perform(kapelle, "loop", repository, prompt=prompt, max_seconds=4, **judging)
     assert run["status"] == "failed"
     assert run["result"]["stopped_by"] == "budget", run["reason"]
-    assert run["reason"].startswith("Its 4 s are over.")
+    assert run["reason"].startswith("Time limit of 4 s reached.")
     assert run["result"]["reason"] == run["reason"]
     assert run["result"]["iterations"][-1]["number"] == 1
     assert on_branch(repository, run, "n.txt") is None
@@ -37,7 +37,7 @@ def test_a_limit_inside_its_steps_ends_the_loop_as_a_loop(
     spec = {"steps": steps, "until": ["false"], "max_agent_calls": 3}
     run = perform(kapelle, "loop", repository, **spec)
     assert (run["status"], run["result"]["stopped_by"]) == ("failed", "budget")
-    assert "It may call agents 3 times" in run["reason"]
+    assert "Limit of 3 agent calls" in run["reason"]
     done, begun = run["result"]["iterations"]
     assert (len(done["tasks"]), done["verdict"]) == (2, "progress")
     assert (begun["tasks"], begun["verdict"]) == ([], "fail")

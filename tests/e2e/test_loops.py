@@ -240,7 +240,7 @@ def test_a_judge_with_a_schema_of_ones_own(kapelle: Instance, repository: Path) 
     spec |= {"eval_schema": strict, "max_failures": 1}
     run = perform(kapelle, "loop", repository, prompt="Grow", **spec)
     assert run["status"] == "failed"
-    assert "does not fit what was asked for: score: 4 is less than" in run["reason"]
+    assert "does not match the schema: score: 4 is less than" in run["reason"]
 
 
 def test_steps_in_every_iteration(kapelle: Instance, repository: Path) -> None:

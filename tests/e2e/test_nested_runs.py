@@ -65,7 +65,7 @@ async def own(ctx, spec):
     write_pattern(repository, body)
     run = perform(kapelle, "own", repository, max_agent_calls=1)
     assert run["status"] == "failed"
-    assert "It may call agents 1 times, and has." in run["reason"]
+    assert "Limit of 1 agent call reached." in run["reason"]
     assert kapelle.get(f"/runs?parent_id={run['id']}")["runs"] == []
     assert run["spent"]["agent_calls"] == 1
     run = perform(kapelle, "own", repository, max_agent_calls=2)

@@ -134,7 +134,7 @@ def test_a_limit_leaves_the_steps_that_were_played(kapelle: Instance, repository
     steps = [play({"write": "one", "content": "1\n"}), play({"write": "two", "content": "2\n"})]
     run = perform(kapelle, "pipeline", repository, steps=steps, max_agent_calls=1)
     assert run["status"] == "failed"
-    assert "It may call agents 1 time" in run["reason"]
+    assert "Limit of 1 agent call" in run["reason"]
     assert run["result"]["reason"] == run["reason"]
     assert [step["task"]["status"] for step in run["result"]["steps"]] == ["completed"]
     assert on_branch(repository, run, "one") == "1\n"

@@ -17,7 +17,7 @@ def test_time_runs_out_while_an_agent_works(kapelle: Instance, repository: Path)
     assert time.monotonic() - began < 20
     assert run["status"] == "failed"
     assert run["result"]["stopped_by"] == "budget"
-    assert "2 s are over" in run["reason"]
+    assert "Time limit of 2 s reached" in run["reason"]
     assert [task["status"] for task in tasks_of(kapelle, run["id"])] == ["cancelled"]
 
 
@@ -27,7 +27,7 @@ def test_time_runs_out_while_it_sleeps(kapelle: Instance, repository: Path) -> N
         prompt=play({"run": "echo x >> n.txt"}), until=["false"], cooldown_s=60, max_seconds=2,
     )  # fmt: skip
     assert run["status"] == "failed"
-    assert "2 s are over" in run["reason"]
+    assert "Time limit of 2 s reached" in run["reason"]
 
 
 def test_calls_of_agents_are_counted(kapelle: Instance, repository: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_follow_up_has_the_environment_and_the_limits_of_its_run(
         ("pipeline", {"steps": ["a", " "]}, "steps.1.prompt: the prompt is empty"),
         ("best-of", {"prompt": "x", "candidates": ["a"]}, "no choice"),
         ("team", {"goal": "x", "planner": "nobody"}, "There is no agent 'nobody'"),
-        ("team", {"goal": "x", "colour": "red"}, "colour is not known here"),
+        ("team", {"goal": "x", "colour": "red"}, "colour is not a known field"),
     ],
 )
 def test_bad_specifications_are_refused(

@@ -1,4 +1,4 @@
-"""JSON in an agent's answer: how it is asked for, found, and held against a model."""
+"""JSON in the answers of agents: the request, the search for it, and its validation."""
 
 import json
 import math
@@ -13,117 +13,117 @@ from kapelle.domain.json_schema import list_violations, resolve_references
 from kapelle.domain.text import format_value, make_printable
 
 _MOST_PROBLEMS = 8
-# Each costs a look back over the text; one with more of them is no answer.
+# Each stray bracket costs a scan of the text. A text with more of them is not an answer.
 _MOST_STRAYS = 2_000
-_NOTHING = "There is no JSON object in the answer. Write exactly one, with nothing around it."
-# A shape's own validators may trip over a kind of value they did not expect.
+_NOTHING = "The answer contains no JSON object. Write exactly one, with nothing around it."
+# A model's own validators may raise any of these for a value of an unexpected type.
 _ILL_FITTING = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 class UnreadableAnswer(ValueError):
-    """An answer that cannot be read, said so that the model that wrote it can do better."""
+    """An unreadable answer; the message tells the model that wrote it how to correct it."""
 
 
 def format_answer_instructions(shape: type[BaseModel] | dict[str, Any]) -> str:
-    """The paragraph of a prompt that asks for one JSON value of this schema and nothing else."""
+    """Return the paragraph of a prompt that asks for exactly one JSON value of a schema."""
     if isinstance(shape, dict):
         schema = shape
     else:
         schema = shape.model_json_schema()
-    # One that refers to itself cannot be written out; its definitions stay.
+    # The references of a recursive schema cannot be resolved; its definitions stay.
     with suppress(ValueError):
         schema = resolve_references(schema)
     kind = {"object": "object", "array": "array"}.get(str(schema.get("type")), "value")
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return (
         f"Answer with exactly one JSON {kind} and nothing else: no words before or after it, no "
-        f"comments in it. Escape line breaks and quotation marks inside texts. It must fit this "
-        f"JSON schema:\n{text}"
+        f"comments in it. Escape line breaks and quotation marks inside texts. The {kind} must "
+        f"match this JSON schema:\n{text}"
     )
 
 
 def find_json(text: str) -> list[Any]:
-    """Every JSON value of the text, the last first; none of one that is broken or cut off."""
-    return [found.value for found in _candidates(text)]
+    """Return every JSON value of a text, the last one first; skip broken and truncated ones."""
+    return [candidate.value for candidate in _find_candidates(text)]
 
 
 def require_json(text: str) -> None:
-    """Raise UnreadableAnswer unless the text ends with a JSON object or array that can be read."""
-    broken = list[_ParsedValue]()
-    values = _candidates(text, broken)
-    nested = [found for found in values if isinstance(found.value, (dict, list))]
-    if broken and (not nested or broken[-1].start > nested[0].start):
-        raise UnreadableAnswer(broken[-1].value)
-    if not nested:
+    """Raise UnreadableAnswer unless the text ends with a readable JSON object or array."""
+    problems = list[_ParsedValue]()
+    values = _find_candidates(text, problems)
+    containers = [one for one in values if isinstance(one.value, (dict, list))]
+    if problems and (not containers or problems[-1].start > containers[0].start):
+        raise UnreadableAnswer(problems[-1].value)
+    if not containers:
         raise UnreadableAnswer(_NOTHING)
 
 
 def read_answer(text: str, shape: type[BaseModel] | dict[str, Any]) -> Any:
-    """The answer as a model of this shape, or as an object of this JSON schema; of several that fit
-    the last in the text.
+    """Return the last value of the text that matches a model or a JSON schema.
 
-    Raises UnreadableAnswer, whose message says what was wrong: also where something broken or cut
-    off comes after the last that fits.
+    Raise UnreadableAnswer if no value matches, or if a broken or truncated value follows the last
+    match: then the model meant to replace it.
     """
     refusal = _NOTHING
-    broken = list[_ParsedValue]()
-    for found in _candidates(text, broken):
-        if broken and broken[-1].start > found.start:
+    problems = list[_ParsedValue]()
+    for candidate in _find_candidates(text, problems):
+        if problems and problems[-1].start > candidate.start:
             break
         try:
-            return _fit(found.value, shape)
+            return _validate(candidate.value, shape)
         except _ILL_FITTING as error:
+            # The problem of the last value in the text, which is the first candidate, counts.
             if refusal is _NOTHING:
-                refusal = _misfit(error)
-            else:
-                refusal = refusal
-    raise UnreadableAnswer(broken[-1].value if broken else refusal)
+                refusal = _describe_mismatch(error)
+    if problems:
+        raise UnreadableAnswer(problems[-1].value)
+    raise UnreadableAnswer(refusal)
 
 
-def _fit(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
+def _validate(value: Any, shape: type[BaseModel] | dict[str, Any]) -> Any:
     if isinstance(shape, dict):
         if isinstance(value, dict):
             problems = list_violations(value, shape)
         else:
-            problems = ["it is no object"]
+            problems = ["it is not an object"]
         if problems:
             raise ValueError("; ".join(problems))
         return value
     answer = shape.model_validate(value)
     if value and shape.model_fields and not answer.model_fields_set:
-        raise ValueError(f"it has none of the keys asked for: {', '.join(shape.model_fields)}")
+        raise ValueError(f"it has none of the expected keys: {', '.join(shape.model_fields)}")
     return answer
 
 
-def _misfit(error: Exception) -> str:
+def _describe_mismatch(error: Exception) -> str:
+    problems = [str(error)]
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False)
-    else:
-        found = []
-    problems = [*map(format_problem, found[:_MOST_PROBLEMS])] or [str(error)]
-    if len(found) > _MOST_PROBLEMS:
-        problems.append(f"and {len(found) - _MOST_PROBLEMS} more")
-    return f"The JSON does not fit what was asked for: {'; '.join(map(make_printable, problems))}."
+        details = error.errors(include_url=False)
+        problems = [format_problem(one) for one in details[:_MOST_PROBLEMS]]
+        if len(details) > _MOST_PROBLEMS:
+            problems.append(f"and {len(details) - _MOST_PROBLEMS} more")
+    return f"The JSON does not match the schema: {'; '.join(map(make_printable, problems))}."
 
 
 class _ParsedValue(NamedTuple):
-    """A value, or what is wrong with it, and where it begins."""
+    """A value and its position in the text; for a broken value, its problem and position."""
 
     start: int
     value: Any
 
 
-def _number(text: str) -> float:
-    """NaN and Infinity are no JSON, and 1e999 is no number that could be compared or stored."""
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text} is no finite number")
+def _parse_number(text: str) -> float:
+    """Parse a number and refuse NaN, Infinity and 1e999, which cannot be compared or stored."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
     return value
 
 
-# Line breaks inside texts mean only one thing, so they are taken as they are.
-_DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_constant=_number)
+# Not strict: an unescaped line break inside a text can mean only a line break.
+_DECODER = json.JSONDecoder(strict=False, parse_float=_parse_number, parse_constant=_parse_number)
 _START = re.compile(r"\{(?=\s*[\"'}]|\s*\w+\s*:)|\[(?=\s*[\"'{\[\]\dtfn-])")
-_MEANT = re.compile(r"\{\s*[\"']|\[\s*[\"'{\[]")
+_CONTAINER_START = re.compile(r"\{\s*[\"']|\[\s*[\"'{\[]")
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|[{}\[\]]', re.DOTALL)
 _FENCE = re.compile(
     r"^[ \t>]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<label>[\w.+-]+)[^\n]*\n.*?^[ \t>]*(?P=mark)",
@@ -131,52 +131,55 @@ _FENCE = re.compile(
 )
 
 
-def _candidates(text: str, broken: list[_ParsedValue] | None = None) -> list[_ParsedValue]:
-    """The values of a text, the last first; what is broken is added to the list that is given."""
+def _find_candidates(text: str, failures: list[_ParsedValue] | None = None) -> list[_ParsedValue]:
+    """Return the values of a text, the last one first; append broken ones to the second list."""
     with suppress(ValueError, RecursionError):
         return [_ParsedValue(0, _DECODER.decode(text.strip().strip("\ufeff").strip()))]
-    # Blocks of another language are looked at only where there is nothing else.
-    own = _FENCE.sub(_without_code, text)
-    found, wrong = _scan(own)
-    if not found and not wrong and own != text:
-        found, wrong = _scan(text)
-    if broken is not None:
-        broken += wrong
-    return found[::-1]
+    # Fenced blocks of other languages are searched only if the rest of the text has no JSON.
+    prose = _FENCE.sub(_blank_out_code, text)
+    values, problems = _scan(prose)
+    if not values and not problems and prose != text:
+        values, problems = _scan(text)
+    if failures is not None:
+        failures += problems
+    return values[::-1]
 
 
-def _without_code(fence: re.Match[str]) -> str:
+def _blank_out_code(fence: re.Match[str]) -> str:
     if fence["label"].lower().startswith(("json", "ndjson", "markdown", "md")):
         return fence[0]
     return " " * len(fence[0])
 
 
 def _scan(text: str) -> tuple[list[_ParsedValue], list[_ParsedValue]]:
-    """What can be read and what cannot, each in the order of the text, in linear time."""
-    found = list[_ParsedValue]()
-    wrong = list[_ParsedValue]()
+    """Return the readable and the broken values, both in the order of the text, in linear time."""
+    values = list[_ParsedValue]()
+    problems = list[_ParsedValue]()
     at = 0
     strays = 0
     while strays < _MOST_STRAYS and (start := _START.search(text, at)):
         at = start.start()
         try:
             value, end = _DECODER.raw_decode(text, at)
-            found.append(_ParsedValue(at, value))
+            values.append(_ParsedValue(at, value))
             at = end
         except (ValueError, RecursionError) as error:
-            if _MEANT.match(text, at):
-                # Nothing inside it is an answer, and nothing behind it if it does not end.
-                close = _end(text, at)
-                wrong.append(_ParsedValue(at, _trouble(text, error, cut_off=close is None)))
+            if _CONTAINER_START.match(text, at):
+                # Skip the broken value, so that no part of it counts as an answer. If its brackets
+                # are never closed, it is truncated and reaches to the end of the text.
+                close = _find_end(text, at)
+                problems.append(
+                    _ParsedValue(at, _describe_problem(text, error, cut_off=close is None))
+                )
                 at = len(text) if close is None else close
             else:
                 at = max(at + 1, getattr(error, "pos", 0))
                 strays += 1
-    return found, wrong
+    return values, problems
 
 
-def _end(text: str, at: int) -> int | None:
-    """Where the brackets that open here are all closed."""
+def _find_end(text: str, at: int) -> int | None:
+    """Return the position after the bracket that closes the one at a position, if there is one."""
     depth = 0
     for bracket in _BRACKET.finditer(text, at):
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(bracket[0], 0)
@@ -185,16 +188,18 @@ def _end(text: str, at: int) -> int | None:
     return None
 
 
-def _trouble(text: str, error: Exception, *, cut_off: bool) -> str:
+def _describe_problem(text: str, error: Exception, *, cut_off: bool) -> str:
     if cut_off:
         return (
-            f"The JSON was cut off or never ends: its last words are {format_value(text[-40:])}. "
-            "Write the whole of it again, shorter if there was no room."
+            f"The JSON is truncated: it ends with {format_value(text[-40:])}. "
+            "Write the complete JSON again, shorter if there was no room."
         )
     if not isinstance(error, json.JSONDecodeError):
-        return f"The JSON cannot be read: {format_value(str(error))}. Write the whole of it again."
+        return (
+            f"The JSON cannot be read: {format_value(str(error))}. Write the complete JSON again."
+        )
     excerpt = format_value(text[error.pos : error.pos + 20])
     return (
         f"The JSON cannot be read at line {error.lineno}, column {error.colno}: {error.msg}, found "
-        f"{excerpt}. Write the whole of it again, as strict JSON."
+        f"{excerpt}. Write the complete JSON again, as strict JSON."
     )

@@ -1,4 +1,7 @@
-"""Which variables of a person's shell agents and commands may see; light, for every command."""
+"""Variables of a person's shell that agents and commands may see.
+
+Every command of the command line imports this module, so it imports little.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +9,7 @@ from typing import Any
 
 from kapelle.domain.text import make_storable
 
-# Of the person and the machine, of the network, and what build tools go by.
+# Variables of the person, the machine, the network and build tools.
 ALLOWED = """
 PATH HOME USER LOGNAME SHELL TERM TZ TMPDIR LANG LANGUAGE LC_* XDG_* SSL_CERT_FILE SSL_CERT_DIR
 NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE CURL_CA_BUNDLE AWS_CA_BUNDLE PIP_CERT NIX_SSL_CERT_FILE
@@ -25,7 +28,7 @@ APP_ENV DJANGO_SETTINGS_MODULE FLASK_APP PERL5LIB DOTNET_ROOT NUGET_PACKAGES DOC
 DOCKER_CONTEXT COMPOSE_PROJECT_NAME KUBECONFIG AWS_PROFILE AWS_REGION AWS_DEFAULT_REGION NIX_PATH
 NIX_PROFILES
 """.split()  # noqa: SIM905 - names read better as words
-# Names that every shell has and no check asks for.
+# Variables that every shell has and no check needs.
 _OF_SHELLS = """
 _ PWD OLDPWD SHLVL PS1 PS2 PROMPT* HIST* LS_COLORS LESS* COLUMNS LINES COLORTERM TERM_* KAPELLE_*
 _* BASH* ZSH* HOSTNAME
@@ -39,31 +42,37 @@ _MOST_NAMES = 1000
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name likely holds a secret."""
+    """Return whether a variable of this name likely holds a secret."""
     return _SECRET.search(name) is not None
 
 
-def match_names(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
-    """Those of the names that are wanted, by themselves or by a PREFIX*."""
-    exact = {*wanted}
-    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
+def match_names(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
+    """Return the names that equal one of the patterns or match a PREFIX* among them."""
+    exact = {*patterns}
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     return {name for name in names if name in exact or name.startswith(prefixes)}
 
 
-def select_allowed(names: Iterable[str], wanted: Sequence[str] = ()) -> set[str]:
-    """The names that may be passed on: the usual ones unless they look secret, and the wanted."""
-    known = list(names)
-    usual = {name for name in match_names(known, ALLOWED) if not looks_secret(name)}
-    return usual | match_names(known, wanted)
+def select_allowed(names: Iterable[str], patterns: Sequence[str] = ()) -> set[str]:
+    """Return the names that agents may see.
+
+    These are the usual ones, unless they look secret, and those that match the given patterns.
+    """
+    candidates = list(names)
+    usual = {name for name in match_names(candidates, ALLOWED) if not looks_secret(name)}
+    return usual | match_names(candidates, patterns)
 
 
-def read_shell(environ: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, Any]:
-    """What a client tells of its environment: what may be passed on, of all else only the names."""
-    named = [name for name in environ if _NAME.fullmatch(name) and "\0" not in environ[name]]
-    kept = select_allowed(named, wanted)
-    rest = set(named) - kept - match_names(named, _OF_SHELLS)
+def read_shell(environ: Mapping[str, str], patterns: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the part of an environment that a client sends to the daemon, as fields of a Shell.
+
+    Only variables that agents may see are sent with their values; of the others, only the names.
+    """
+    names = [name for name in environ if _NAME.fullmatch(name) and "\0" not in environ[name]]
+    visible = select_allowed(names, patterns)
+    rest = set(names) - visible - match_names(names, _OF_SHELLS)
     return {
-        # What is not UTF-8 cannot be sent as JSON.
-        "variables": {name: make_storable(environ[name]) for name in sorted(kept)},
+        # Values that are not valid UTF-8 cannot be sent as JSON.
+        "variables": {name: make_storable(environ[name]) for name in sorted(visible)},
         "dropped": sorted(rest)[:_MOST_NAMES],
     }

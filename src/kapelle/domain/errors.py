@@ -1,4 +1,4 @@
-"""Every error a user may meet: a stable code, an HTTP status, an exit code, and what to do next."""
+"""Errors that users see: each has a stable code, an HTTP status, an exit code and a hint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from kapelle.domain.text import format_value
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-# More problems than this say nothing more to anybody.
+# A longer list of problems helps nobody.
 _MOST_PROBLEMS = 10
 _MOST_FIELDS = 50
 
@@ -19,8 +19,8 @@ class FieldProblem:
     """A problem with a specification, and the path of the field that has it.
 
     The message of a "value" continues its path: `budget_usd` and "must be more than 0". The
-    message of a "rule" stands behind its path and a colon, or alone. A "sentence" needs no path.
-    Names are the fields that the message has in backticks.
+    message of a "rule" follows its path and a colon, or stands alone. A "sentence" needs no path.
+    Names are the fields that the message mentions in backticks.
     """
 
     path: tuple[str | int, ...]
@@ -30,11 +30,11 @@ class FieldProblem:
 
     @property
     def sentence(self) -> str:
-        """The path and the message, such as `steps.2.prompt is missing`."""
+        """Return the path and the message, for example `steps.2.prompt is missing`."""
         return self.at(".".join(map(str, self.path)))
 
     def at(self, place: str) -> str:
-        """Return the message behind a place, which may be spelled as its reader knows it."""
+        """Return the message after a place, for example the option that a reader typed."""
         if self.kind == "value":
             return f"{place or 'it'} {self.message}"
         if place and self.kind == "rule":
@@ -43,7 +43,7 @@ class FieldProblem:
 
 
 class BrokenRule(ValueError):
-    """Values that do not go together; names are the fields that the message has in backticks."""
+    """Contradictory values; names are the fields that the message mentions in backticks."""
 
     def __init__(self, message: str, *names: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class BrokenRule(ValueError):
 
 
 class KapelleError(Exception):
-    """Something went wrong inside Kapelle."""
+    """An internal error occurred."""
 
     code = "internal_error"
     http_status = 500
@@ -61,7 +61,7 @@ class KapelleError(Exception):
     def __init_subclass__(
         cls, code: str = "", http_status: int | None = None, exit_code: int | None = None
     ) -> None:
-        """Each class has a stable code; what it does not say it has from the class above."""
+        """Set the stable code, HTTP status and exit code of a class; each may be inherited."""
         cls.code = code or cls.code
         cls.http_status = http_status or cls.http_status
         cls.exit_code = exit_code or cls.exit_code
@@ -73,13 +73,13 @@ class KapelleError(Exception):
         hint: str | None = None,
         fields: Sequence[FieldProblem] = (),
     ) -> None:
-        """Fields are the problems of which the message is made, for whoever spells them anew."""
+        """Fields are the problems behind the message, so that a front end can rename the fields."""
         super().__init__(message or self.__doc__ or self.code)
         self.hint = hint
         self.fields = tuple(fields)
 
     def about(self, *path: str | int) -> Self:
-        """Return this error as one about a field, whose message says all that is to be said."""
+        """Attach this error to a field, whose path the message need not repeat; return it."""
         self.fields = (FieldProblem(path, self.message, "sentence"),)
         return self
 
@@ -89,30 +89,30 @@ class KapelleError(Exception):
 
     @property
     def with_hint(self) -> str:
-        """The message, and what to do about it where that is known."""
+        """Return the message, followed by the hint if there is one."""
         if self.hint:
             return f"{self.message} {self.hint}"
         return self.message
 
 
 class InvalidInput(KapelleError, code="invalid_input", http_status=422):
-    """What was given cannot be used."""
+    """The input is invalid."""
 
 
 class NotFound(KapelleError, code="not_found", http_status=404):
-    """There is no such thing."""
+    """Not found."""
 
 
 class Conflict(KapelleError, code="conflict", http_status=409):
-    """The present state does not allow this."""
+    """The current state does not allow this."""
 
 
 class NotTrusted(KapelleError, code="not_trusted", http_status=409):
-    """The repository could execute something that nobody has allowed."""
+    """The repository is not trusted to execute its configuration."""
 
 
 class Unauthorized(KapelleError, code="unauthorized", http_status=401):
-    """A token is needed."""
+    """A token is required."""
 
 
 class Forbidden(KapelleError, code="forbidden", http_status=403):
@@ -120,19 +120,19 @@ class Forbidden(KapelleError, code="forbidden", http_status=403):
 
 
 class MergeConflict(KapelleError, code="merge_conflict", http_status=409, exit_code=1):
-    """The branches do not merge cleanly."""
+    """The branches have a merge conflict."""
 
 
 class ChecksFailed(KapelleError, code="checks_failed", http_status=409, exit_code=1):
-    """The checks fail on what the merge would lead to."""
+    """The checks failed on the result of the merge."""
 
 
 class AgentNotFound(KapelleError, code="agent_not_found", http_status=422):
-    """No agent of this name is known."""
+    """There is no agent of this name."""
 
 
 class AgentMisconfigured(KapelleError, code="agent_misconfigured", http_status=422):
-    """The agent is known but cannot run as it is set up."""
+    """The agent cannot run with its present configuration."""
 
     def __init__(
         self,
@@ -142,59 +142,61 @@ class AgentMisconfigured(KapelleError, code="agent_misconfigured", http_status=4
         fields: Sequence[FieldProblem] = (),
         remedy: str | None = None,
     ) -> None:
-        """The remedy is what helps besides a change of Kapelle's configuration, which the hint may
-        offer as well; by default it is the hint."""
+        """The remedy is advice that does not change Kapelle's configuration; default: the hint."""
         super().__init__(message, hint=hint, fields=fields)
-        self.remedy = hint if remedy is None else remedy
+        if remedy is None:
+            remedy = hint
+        self.remedy = remedy
 
 
 class LimitReached(KapelleError, code="limit_reached", http_status=409, exit_code=1):
-    """Nothing is left of what this was allowed to use."""
+    """A limit was reached."""
 
 
 class WorkspaceError(KapelleError, code="workspace_error", http_status=409, exit_code=1):
-    """The workspace could not be made ready."""
+    """The workspace could not be prepared."""
 
 
 class Tampered(KapelleError, code="tampered", http_status=409, exit_code=1):
-    """Somebody else than Kapelle wrote what judges the work."""
+    """Files that prove the result of the work were changed by another process."""
 
 
 class GitError(WorkspaceError, code="git_error"):
-    """git refused or failed."""
+    """A git command failed."""
 
 
 class ForgeError(WorkspaceError, code="forge_error"):
-    """A forge, or the way to it, did not do what was asked."""
+    """A request to the forge failed."""
 
 
 class FilterMissing(WorkspaceError, code="unfiltered"):
-    """A file would be committed or checked out without the filter that its repository wants."""
+    """A file needs a git filter that cannot be run."""
 
 
 class UnreadableFile(WorkspaceError, code="unreadable"):
-    """A pipe or a device is in the place of a file that git reads."""
+    """A file that git reads is a pipe or a device."""
 
 
 class ConflictMarkersLeft(WorkspaceError, code="unresolved"):
-    """Conflict markers are left in files."""
+    """Files contain conflict markers."""
 
 
 class Unavailable(KapelleError, code="unavailable", http_status=503):
-    """The daemon does not answer."""
+    """The daemon is unavailable."""
 
 
 def find_error_class(code: str) -> type[KapelleError]:
-    """The class of errors that have a code; the root of them all for an unknown one."""
-    known = [KapelleError]
-    for kind in known:
-        if kind.code == code:
-            return kind
-        known += kind.__subclasses__()
+    """Return the error class of a code; KapelleError for an unknown code."""
+    classes = [KapelleError]
+    # The list grows while it is read: it ends when every subclass was seen.
+    for error_class in classes:
+        if error_class.code == code:
+            return error_class
+        classes += error_class.__subclasses__()
     return KapelleError
 
 
-# What a value has to be by what pydantic finds wrong with it; the message adds what it is.
+# The expected value by pydantic's error type; the message adds the actual value.
 _MUST_BE = {
     "list_type": "a list",
     "dict_type": "a mapping",
@@ -208,33 +210,33 @@ _MUST_BE = {
     "less_than_equal": "at most {le:g}",
     **dict.fromkeys(("enum", "literal_error"), "{expected}"),
 }
-# What else pydantic finds wrong.
-_WORDS = {
+# The messages of other error types of pydantic.
+_MESSAGES = {
     "missing": "is missing",
-    "extra_forbidden": "is not known here",
+    "extra_forbidden": "is not a known field",
     "string_too_short": "is empty",
-    "string_too_long": "may have at most {max_length:,} characters",
-    "string_pattern_mismatch": "holds a character that is not allowed there",
+    "string_too_long": "must have at most {max_length:,} characters",
+    "string_pattern_mismatch": "contains a character that is not allowed",
     "too_short": "must have at least {min_length} items",
-    "too_long": "may have at most {max_length} items",
+    "too_long": "must have at most {max_length} items",
 }
 
 
 def invalid_field(name: str, message: str, *, hint: str | None = None) -> InvalidInput:
-    """Return an error about one field, whose message stands alone behind its name."""
+    """Return an error about one field; the message follows its name."""
     problem = FieldProblem((name,), message, "rule")
     return InvalidInput(f"{problem.sentence}.", hint=hint, fields=[problem])
 
 
 def invalid_spec(error: "ValidationError", before: str = "") -> InvalidInput:
-    """Return an error with all that pydantic found wrong, and with the fields in question."""
+    """Return an error with all problems that pydantic found, and with their fields."""
     return InvalidInput(
         before + format_problems(error), fields=list_field_problems(error)[:_MOST_FIELDS]
     )
 
 
 def format_problems(error: "ValidationError", most: int = _MOST_PROBLEMS) -> str:
-    """What pydantic found wrong, each with its place, without a full stop at the end."""
+    """Return the problems that pydantic found, each with its path, without a final full stop."""
     problems = list_field_problems(error)
     sentences = [one.sentence for one in problems[:most]]
     if len(problems) > most:
@@ -243,31 +245,35 @@ def format_problems(error: "ValidationError", most: int = _MOST_PROBLEMS) -> str
 
 
 def list_field_problems(error: "ValidationError") -> list[FieldProblem]:
-    """Return what pydantic found wrong, field by field."""
+    """Return the problems that pydantic found, one by one."""
     return [read_field_problem(one) for one in error.errors(include_url=False, include_input=False)]
 
 
-def format_problem(details: Any, place: str = "", given: str = "") -> str:
-    """One of pydantic's findings as a sentence, with its place or another one, and with what was
-    given where that is among the details."""
-    found = read_field_problem(details, given)
+def format_problem(details: Any, place: str = "", actual: str = "") -> str:
+    """Return one problem that pydantic found as a sentence.
+
+    place replaces the path of the field, and actual the text of the invalid value.
+    """
+    problem = read_field_problem(details, actual)
     if place:
-        return found.at(place)
-    return found.sentence
+        return problem.at(place)
+    return problem.sentence
 
 
-def read_field_problem(details: Any, given: str = "") -> FieldProblem:
-    """Return one of pydantic's findings, with what was given where that is among the details."""
+def read_field_problem(details: Any, actual: str = "") -> FieldProblem:
+    """Return one problem that pydantic found; actual replaces the text of the invalid value."""
     path = tuple(part for part in details["loc"] if part != "[key]")
     facts = details.get("ctx", {})
     kind = details["type"]
     if kind in _MUST_BE:
         message = f"must be {_MUST_BE[kind].format_map(facts)}"
-        if given or "input" in details:
-            message += f", not {given or format_value(details['input'])}"
+        if not actual and "input" in details:
+            actual = format_value(details["input"])
+        if actual:
+            message += f", not {actual}"
         return FieldProblem(path, message)
-    if kind in _WORDS:
-        message = _WORDS[kind].format_map(facts)
+    if kind in _MESSAGES:
+        message = _MESSAGES[kind].format_map(facts)
         if facts.get("actual_length") is not None:
             message += f", not {facts['actual_length']}"
         return FieldProblem(path, message)

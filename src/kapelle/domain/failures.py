@@ -1,4 +1,4 @@
-"""Why an attempt failed, as one of a few classes, and what each class leads to."""
+"""Failure classes of attempts, and the policy for each class."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
+    """Cause of a failed attempt."""
+
     RATE_LIMIT = "rate_limit"
     OVERLOADED = "overloaded"
     AUTHENTICATION = "authentication"
@@ -29,34 +31,35 @@ class FailureClass(StrEnum):
 
 
 class FailureResponse(StrEnum):
-    """What follows a failure, besides what the task's own retry policy says."""
+    """Response to a failure, in addition to the task's own retry policy."""
 
-    WAIT_FOR_RESET = "wait_for_reset"  # the account pauses; another agent may take over
-    OUTLAST = "outlast"  # again and again with growing pauses, for half an hour at least
-    AGAIN = "again"  # once more at once, without what made it fail
-    RETRY = "retry"  # as the task's retry policy says
-    STOP = "stop"  # no other attempt would end differently
+    WAIT_FOR_RESET = "wait_for_reset"  # pause the account; another agent may take over
+    OUTLAST = "outlast"  # retry with growing delays for at least half an hour
+    AGAIN = "again"  # retry once at once, without the session that caused the failure
+    RETRY = "retry"  # follow the task's retry policy
+    STOP = "stop"  # do not retry: another attempt would fail too
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The response to one failure class, and the instructions for a person."""
+
     response: FailureResponse
-    switches: bool = False  # whether a fallback agent, where there is one, takes over
-    trips: bool = False  # whether it counts for the circuit breaker of its agent
-    # What a person has to do, for those that stop: about the agent or the machine, then about the
-    # task.
+    switches: bool = False  # whether a fallback agent takes over, if the task names one
+    trips: bool = False  # whether the failure counts for the circuit breaker of its agent
+    # Instructions where Kapelle stops: for the agent or the machine, and for the task.
     fix: str | None = None
     task_fix: str | None = None
 
     def fix_for(self, agent: str, task: str) -> str | None:
-        """Return what a person has to do for a task to go on."""
+        """Return the instructions for a person to continue a task."""
         parts = [part for part in (self.fix, self.task_fix) if part is not None]
         if not parts:
             return None
         return ", then: ".join(parts).format(agent=agent, task=task)
 
     def fix_for_agent(self, agent: str) -> str | None:
-        """Return what a person has to do, as far as it is not about a task."""
+        """Return the instructions that concern the agent or the machine and no task."""
         if self.fix is None:
             return None
         return self.fix.format(agent=agent)
@@ -65,11 +68,11 @@ class Policy:
 _LOG_IN = "Log in with the agent's own program, or: kapelle agents config set {agent} api_key"
 _PAY = "Add credit or raise the spend limit at the provider"
 _RETRY = "kapelle retry {task}"
-_LATER = "Its limit does not end as it says. Later: kapelle retry {task}"
+_LATER = "The rate limit did not reset at the announced time. Later: kapelle retry {task}"
 _OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
-_MAKE_ROOM = "Free some disk space"
-_LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
-_RAISE = "Go on with more: kapelle resume {task} --max-turns 200, or --budget 5"
+_MAKE_ROOM = "Free disk space"
+_LOOK = "Read its log: kapelle logs {task}; then: kapelle retry {task}"
+_RAISE = "Raise the limit: kapelle resume {task} --max-turns 200, or --budget 5"
 
 POLICIES: dict[FailureClass, Policy] = {
     **dict.fromkeys(FailureClass, Policy(FailureResponse.RETRY)),
@@ -89,12 +92,12 @@ POLICIES: dict[FailureClass, Policy] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A class of failure with what it was told by; retry_at is when a limit says that it ends."""
+    """A failure class with its evidence, which is the text that it was recognized by."""
 
     kind: FailureClass
     evidence: str
-    retry_at: datetime | None = None
-    of_model: bool = False  # whether the limit is said to be that of the model alone
+    retry_at: datetime | None = None  # the announced reset of a rate limit
+    of_model: bool = False  # whether the provider limits the model alone, not the account
 
     @property
     def policy(self) -> Policy:

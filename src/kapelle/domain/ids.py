@@ -1,6 +1,6 @@
-"""Ids, a prefix for the kind and 26 characters that sort by time; tokens made from them.
+"""Ids: the kind as a prefix, then 26 characters that sort by time. Tokens of attempts.
 
-Ids of the same days begin alike, so people read and type the end, which is random.
+Ids of the same day start with the same characters. People read and type the end, which is random.
 """
 
 import os
@@ -14,9 +14,9 @@ IdKind = Literal["task", "attempt", "run", "schedule", "merge", "learning", "mes
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")
 _RANDOM_BITS = 80
-# So much of the end is shown; new ids are made so that no other one ends alike.
+# The length of a short id: the end of an id. The store gives no two ids the same end.
 SHORT = 5
-# Not in a path, a branch or the token of a question, which are of use only as a whole.
+# Ids inside paths, branches and tokens of questions do not match: these must stay complete.
 _WHOLE = re.compile(
     rf"(?<![\w/.-])(?:task|run|schedule|attempt|learning)_([{_ALPHABET}]{{26}})(?![\w/-]|[.:]\w)"
 )
@@ -26,7 +26,7 @@ _last = 0
 
 
 def new_id(kind: IdKind) -> str:
-    """A new id; ids made by one process are strictly increasing."""
+    """Return a new id, greater than all earlier ids of this process."""
     global _last
     with _lock:
         now = time.time_ns() // 1_000_000
@@ -45,23 +45,23 @@ def new_id(kind: IdKind) -> str:
 
 
 def is_id(kind: IdKind, text: str) -> bool:
-    """Whether text is a whole id of this kind."""
+    """Return whether a text is a whole id of a kind."""
     prefix, _, body = text.partition("_")
     return prefix == kind and _BODY.fullmatch(body) is not None
 
 
 def read_kind(id_: str) -> str:
-    """What an id is of."""
+    """Return the kind of an id."""
     return id_.partition("_")[0]
 
 
 def strip_kind(id_: str) -> str:
-    """The characters behind the kind, by which ids of all kinds sort by time."""
+    """Return the characters after the kind, by which ids of all kinds sort by time."""
     return id_.partition("_")[2]
 
 
 def parse_id_part(kind: IdKind, text: str) -> str | None:
-    """What a person typed, as a part of the 26 characters; None if it cannot be one."""
+    """Return the part of an id's 26 characters that a person typed; None for any other text."""
     body = text.strip().lower().removeprefix(f"{kind}_")
     if not body or len(body) > 26 or any(letter not in _ALPHABET for letter in body):
         return None
@@ -69,13 +69,13 @@ def parse_id_part(kind: IdKind, text: str) -> str | None:
 
 
 def is_id_part(text: str) -> bool:
-    """Whether somebody may have typed a text as an id, or as a part of one."""
+    """Return whether a text may be an id or a part of one."""
     kind, mark, _ = text.strip().lower().partition("_")
     return parse_id_part(kind if mark else "task", text) is not None  # type: ignore[arg-type]
 
 
 def shorten_ids(text: str) -> str:
-    """A text in which ids stand by their short forms."""
+    """Return a text with every whole id replaced by its short form."""
     return _WHOLE.sub(lambda whole: whole[1][-SHORT:], text)
 
 
@@ -83,8 +83,8 @@ _PREFIX = "kapelle-attempt."
 
 
 def make_attempt_token(secret: str, attempt_id: str) -> str:
-    """The token of an attempt: made from the daemon's secret, so that none has to be stored."""
-    # Imported here: the command line, which needs only ids, starts sooner without.
+    """Return the token of an attempt, made from the daemon's secret so that none is stored."""
+    # Imported here because the command line needs only ids and starts faster without hmac.
     import hashlib
     import hmac
 
@@ -93,13 +93,13 @@ def make_attempt_token(secret: str, attempt_id: str) -> str:
 
 
 def read_attempt_token(secret: str, token: str) -> str | None:
-    """The attempt that a token was made for; None for any other text."""
+    """Return the id of the attempt that a token was made for; None for an invalid token."""
     if not token.startswith(_PREFIX):
         return None
     attempt_id = token.removeprefix(_PREFIX).rpartition(".")[0]
     import hmac
 
-    made = make_attempt_token(secret, attempt_id)
-    if hmac.compare_digest(made.encode(), token.encode()):
+    valid_token = make_attempt_token(secret, attempt_id)
+    if hmac.compare_digest(valid_token.encode(), token.encode()):
         return attempt_id
     return None

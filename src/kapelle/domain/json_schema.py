@@ -1,6 +1,6 @@
-"""The part of JSON Schema that a judge's answer may be asked to fit.
+"""The subset of JSON Schema for the answers of judges.
 
-References are written out before, and patterns are ignored: neither can keep the daemon busy.
+References are resolved first and patterns are ignored, so that no schema can keep the daemon busy.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ _KEYWORDS = (
 
 @cache
 def _draft() -> Any:
-    # Imported when it is needed: it takes a quarter of a second, and few loops have a schema.
+    # Imported on first use: the import takes a quarter of a second, and few loops have a schema.
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
 
     return Draft202012Validator
@@ -34,41 +34,47 @@ def _validator() -> Any:
     from jsonschema import validators
 
     draft = _draft()
-    known = {name: draft.VALIDATORS[name] for name in _KEYWORDS}
-    return validators.create(draft.META_SCHEMA, known, type_checker=draft.TYPE_CHECKER)
+    keywords = {name: draft.VALIDATORS[name] for name in _KEYWORDS}
+    return validators.create(draft.META_SCHEMA, keywords, type_checker=draft.TYPE_CHECKER)
 
 
 def check_schema(schema: Any) -> None:
-    """Raise ValueError with the path of the first thing that makes a schema unusable."""
+    """Raise ValueError with the path of the first mistake of a schema."""
     if not isinstance(schema, dict):
         raise ValueError("the schema must be an object")
     rules = _draft()(_draft().META_SCHEMA)
-    for problem in map(_said, rules.iter_errors(resolve_references(schema))):
-        raise ValueError(problem)
+    error = next(rules.iter_errors(resolve_references(schema)), None)
+    if error is not None:
+        raise ValueError(_format_violation(error))
 
 
 def list_violations(value: Any, schema: dict[str, Any]) -> list[str]:
-    """What is wrong with a value, each with its path, at most 20 of them; none if it fits.
+    """Return the violations of a schema by a value, each with its path, at most 20 of them.
 
-    The schema is one that passed `check_schema`. Keywords that are not known are ignored.
+    The schema must have passed `check_schema`. Unsupported keywords are ignored.
     """
-    found = _validator()(resolve_references(schema)).iter_errors(value)
-    return [*map(_said, islice(found, _MOST_PROBLEMS))]
+    violations = _validator()(resolve_references(schema)).iter_errors(value)
+    return [_format_violation(error) for error in islice(violations, _MOST_PROBLEMS)]
 
 
-def _said(error: Any) -> str:
+def _format_violation(error: Any) -> str:
     path = error.json_path.removeprefix("$").removeprefix(".")
-    return make_printable(f"{path}: {error.message}" if path else error.message)
+    if not path:
+        return make_printable(error.message)
+    return make_printable(f"{path}: {error.message}")
 
 
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _join_path(path: str, name: str) -> str:
+    if not path:
+        return name
+    return f"{path}.{name}"
 
 
 def resolve_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its local references replaced by what they mean, and without titles.
+    """Return a schema with its local references replaced by their definitions, without titles.
 
-    Raises ValueError for one that leads nowhere or to itself, and for a schema out of proportion.
+    Raise ValueError for a reference without a target, a circular reference, and a schema that is
+    too large or too deep.
     """
     size = count(1)
 
@@ -81,23 +87,27 @@ def resolve_references(schema: dict[str, Any]) -> dict[str, Any]:
             return part
         if isinstance(name := part.get("$ref"), str):
             if name in following:
-                raise ValueError(f"{_below(path, '$ref')} {name!r} leads back to itself")
-            target = _target(schema, name, _below(path, "$ref"))
+                raise ValueError(f"{_join_path(path, '$ref')} {name!r} is circular")
+            target = _find_target(schema, name, _join_path(path, "$ref"))
             beside = {key: value for key, value in part.items() if key != "$ref"}
             return copy({**target, **beside}, path, depth + 1, (*following, name))
-        return {
-            key: value
-            if key in _AS_WRITTEN
-            else copy(value, _below(path, key), depth + 1, following)
-            for key, value in part.items()
-            if key != "patternProperties" and not (key == "title" and isinstance(value, str))
-        }
+        result: dict[str, Any] = {}
+        for key, value in part.items():
+            # A property may be called title; only the title of a schema is a text.
+            is_title = key == "title" and isinstance(value, str)
+            if key == "patternProperties" or is_title:
+                continue
+            if key in _AS_WRITTEN:
+                result[key] = value
+            else:
+                result[key] = copy(value, _join_path(path, key), depth + 1, following)
+        return result
 
     whole: dict[str, Any] = copy(schema, "", 0, ())
     return {key: part for key, part in whole.items() if key not in _DEFINITIONS}
 
 
-def _target(schema: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+def _find_target(schema: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     target: Any = schema
     for step in name.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
@@ -106,5 +116,5 @@ def _target(schema: dict[str, Any], name: str, path: str) -> dict[str, Any]:
         else:
             target = None
     if not name.startswith("#/") or not isinstance(target, dict):
-        raise ValueError(f"{path} {name!r} leads nowhere in this schema")
+        raise ValueError(f"{path} {name!r} is not defined in this schema")
     return target

@@ -1,4 +1,4 @@
-"""A learning, what work taught somebody: what may be said of it, what is kept, its Markdown."""
+"""A learning: a fact from earlier work for later work. Its fields, and its form in Markdown."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from kapelle.domain.options import argument, command
 from kapelle.domain.specs import Directory, Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
 
-MOST_REPORTED = 5  # by one task
+MOST_REPORTED = 5  # learnings of one task
 LearningScope = Literal["project", "global"]
 LearningStatus = Literal["reported", "kept", "discarded"]
 LearningId = Annotated[str, StringConstraints(pattern="^learning_[0-9a-z]{26}$")]
@@ -24,34 +24,34 @@ ProjectPath = Annotated[
 
 
 class LearningSpec(Spec):
-    """Something that later work should know; of a project it is told to that one's work alone."""
+    """A fact that agents should know in later work, of one project or of all."""
 
     model_config = ConfigDict(
-        json_schema_extra=command("Keep something that agents should know in later tasks.")
+        json_schema_extra=command("Store a fact that agents should know in later tasks.")
     )
 
     title: Title = Field(
-        description="what it is about, in one line",
-        json_schema_extra=argument("TITLE", "What it is about, in one line."),
+        description="Subject in one line.",
+        json_schema_extra=argument("TITLE", "Subject in one line."),
     )
     content: Content = Field(
-        description="what was learned: the fact, and how to use it",
-        json_schema_extra=argument("CONTENT", "What was learned; - reads it from stdin."),
+        description="The fact, and how to use it.",
+        json_schema_extra=argument("CONTENT", "The fact; - reads it from stdin."),
     )
-    tags: list[Name] = field([], "a word to find it by", "--tag", metavar="TAG", max_length=10)
+    tags: list[Name] = field([], "Tags for the search.", "--tag", metavar="TAG", max_length=10)
     scope: LearningScope = field(
-        "project", "whose work it helps: this project's, or everybody's", hidden=True,
-        flags={"--global": ("global", "For the work of every project.")},
+        "project", "Scope: the work of this project, or of every project.", hidden=True,
+        flags={"--global": ("global", "Use the learning in the work of every project.")},
     )  # fmt: skip
     project: ProjectPath | None = field(
-        None, "the project; else that of the directory: its name, or the repository's path",
+        None, "Project, by its name or the path of its repository; default: that of the directory.",
         metavar="NAME", complete="project",
     )  # fmt: skip
-    directory: Directory | None = field(None, "a directory of the project", hidden=True)
+    directory: Directory | None = field(None, "Directory of the project.", hidden=True)
 
 
 class LearningEdit(Spec):
-    """What is to be changed of a learning; the rest stays."""
+    """Changes to a learning; fields that are left out stay as they are."""
 
     title: Title | None = None
     content: Content | None = None
@@ -61,27 +61,31 @@ class LearningEdit(Spec):
 
 
 class Learning(Record):
+    """A stored learning."""
+
     id: LearningId
     title: str
     content: str
     tags: list[str]
     scope: LearningScope
-    project: str | None  # of a global one, the project that it comes from
+    project: str | None  # for a global learning: the project in which it was reported
     status: LearningStatus
-    reason: str | None = None  # why it was discarded, or how it was judged
-    author: str  # the agent that said it, or person
+    reason: str | None = None  # the judgement, or why the learning was discarded
+    author: str  # the agent that reported it, or "person"
     task_id: str | None
     created_at: datetime
     changed_at: datetime
 
 
 class LearningFilter(Record):
-    """Which learnings are listed: with a query the best first, else the newest; a project's are
-    its own and the global ones. cursor is the last id of the page before."""
+    """Filter for learnings: with a query the best match comes first, without one the newest.
+
+    The learnings of a project include the global ones. cursor is the last id of the previous page.
+    """
 
     query: Annotated[str, Field(max_length=1000)] | None = None
     project: ProjectPath | None = None
-    directory: Directory | None = None  # one of the project
+    directory: Directory | None = None  # a directory of the project
     tag: Name | None = None
     status: LearningStatus = "kept"
     limit: Limit = 50
@@ -89,29 +93,36 @@ class LearningFilter(Record):
 
 
 def format_markdown(learnings: Iterable[Learning]) -> str:
-    """Learnings as one page, from which they can be read back."""
+    """Return learnings as one Markdown page, which `parse_markdown` reads."""
     return "\n".join(["# Learnings\n", *map(_section, learnings)])
 
 
 def _section(learning: Learning) -> str:
-    facts = learning.model_dump(mode="json", exclude={"title", "content"})
+    fields = learning.model_dump(mode="json", exclude={"title", "content"})
     # Two hyphens would end the comment.
-    told = json.dumps(facts, ensure_ascii=False).replace("--", "-\\u002d")
-    # What is a heading in the text is none of the page.
+    comment = json.dumps(fields, ensure_ascii=False).replace("--", "-\\u002d")
+    # Escape headings of the text, because a heading of the page starts a new learning.
     text = re.sub(r"^(\\*## )", r"\\\1", learning.content, flags=re.MULTILINE)
-    return f"## {learning.title}\n<!-- {told} -->\n\n{text}\n"
+    return f"## {learning.title}\n<!-- {comment} -->\n\n{text}\n"
 
 
 def parse_markdown(text: str) -> list[dict[str, Any]]:
-    """The fields of the learnings on a page; one that a person wrote has a heading and a text."""
-    found = []
+    """Return the fields of the learnings on a Markdown page.
+
+    A learning that a person added needs only a heading and a text. Raise ValueError, with the
+    heading, for a comment that is not JSON.
+    """
+    learnings = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        title, _, rest = section.partition("\n")
-        facts = re.match(r"<!-- (\{.*\}) -->\n", rest)
-        try:
-            told = json.loads(facts[1]) if facts else {}
-        except ValueError as error:
-            raise ValueError(f"below `## {title}`, {error}") from None
-        content = re.sub(r"^\\(\\*## )", r"\1", rest[facts.end() if facts else 0 :], flags=re.M)
-        found.append({**told, "title": title, "content": content.strip()})
-    return found
+        title, _, content = section.partition("\n")
+        fields: dict[str, Any] = {}
+        comment = re.match(r"<!-- (\{.*\}) -->\n", content)
+        if comment:
+            content = content[comment.end() :]
+            try:
+                fields = json.loads(comment[1])
+            except ValueError as error:
+                raise ValueError(f"below `## {title}`, {error}") from None
+        content = re.sub(r"^\\(\\*## )", r"\1", content, flags=re.MULTILINE)
+        learnings.append({**fields, "title": title, "content": content.strip()})
+    return learnings

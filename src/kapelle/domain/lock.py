@@ -1,14 +1,16 @@
-"""A lock: an exclusive hold on paths of a checkout, and when two of them are in each other's way.
+"""Locks: exclusive claims on paths of a checkout, and when two claims conflict.
 
-A path covers what is below it; * and ? stand for letters of a name, ** for any number of folders.
+A path includes everything below it. In a glob, * and ? match characters of a name, and ** matches
+any number of folders.
 """
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Literal
+from itertools import product
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -17,63 +19,52 @@ from kapelle.domain.specs import Directory, Name, Spec, Text, WaitSeconds
 from kapelle.domain.task import Record
 
 WHOLE = "**"
-# Globs are compared with each other while everybody waits.
+# The comparison of globs blocks all other requests for locks, so their number is limited.
 MAX_PATHS = 100
 MAX_GLOBS = 20
 _MAX_GLOB = 200
 _MAX_STARS = 10
-_LONGEST = 4096
-_LONGEST_COMMAND = 50_000
 _TOKEN = re.compile(r"(?:^|(?<=/))\*\*(?:/|$)|\*+|.", re.DOTALL)
 _STARS = re.compile(r"\*+|\?")
-_PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
-_FIELDS = ("file_path", "notebook_path", "absolute_path", "filePath", "path")
-# Commands of git that may change any file of the checkout.
-_GIT = re.compile(
-    r"\bgit\b(?:\s+(?:-[Cc]\s+\S+|-(?![Cc]\s)\S+)){0,9}\s+(?:checkout|reset|clean|stash|restore"
-    r"|switch|rebase|merge|pull|rm|mv|apply|am|cherry-pick|revert)\b"
-)
-# Of a shell: where output goes, where the next command begins, and what stands before a program.
-_REDIRECTED = re.compile(r"(?<!>)>+\|?\s*[\"']?([^\s;&|<>()\"']+)")
-_NEXT = re.compile(r"[;&|\n()]+")
-_NO_PROGRAM = re.compile(r"\w+=.*|sudo|env|command|exec|xargs")
-_WRITERS = {
-    "rm", "mv", "cp", "tee", "touch", "truncate", "dd", "ln", "install", "rsync", "patch", "unlink",
-    "shred", "rmdir",
-}  # fmt: skip
-_IN_PLACE = {"sed": r"-[a-z]*i|--in-place", "perl": r"-[a-z]*i", "awk": "-i"}
 
 
 def is_glob(path: str) -> bool:
     return "*" in path or "?" in path
 
 
-def _modest(path: str) -> str:
-    if is_glob(path) and (len(path) > _MAX_GLOB or len(_STARS.findall(path)) > _MAX_STARS):
+def has_too_many_wildcards(path: str) -> bool:
+    return len(_STARS.findall(path)) > _MAX_STARS
+
+
+def _require_small_glob(path: str) -> str:
+    if is_glob(path) and (len(path) > _MAX_GLOB or has_too_many_wildcards(path)):
         most = f"{_MAX_GLOB} characters and {_MAX_STARS} wildcards"
-        raise ValueError(f"a glob has at most {most}; take a folder as a whole")
+        raise ValueError(f"a glob may have at most {most}; lock a whole folder instead")
     return path
 
 
-def _few_globs(paths: list[str]) -> list[str]:
-    if sum(map(is_glob, paths)) > MAX_GLOBS:
-        raise ValueError(f"at most {MAX_GLOBS} of them are globs; take a folder as a whole")
+def _require_few_globs(paths: list[str]) -> list[str]:
+    if len([path for path in paths if is_glob(path)]) > MAX_GLOBS:
+        raise ValueError(f"at most {MAX_GLOBS} paths may be globs; lock a whole folder instead")
     return paths
 
 
-Path = Annotated[Text, Field(min_length=1, max_length=500), AfterValidator(_modest)]
+Path = Annotated[Text, Field(min_length=1, max_length=500), AfterValidator(_require_small_glob)]
 Paths = Annotated[
     list[Path],
-    Field(min_length=1, max_length=MAX_PATHS, description="files, folders, globs; . is everything"),
-    AfterValidator(_few_globs),
+    Field(
+        min_length=1, max_length=MAX_PATHS, description="Files, folders and globs; . is everything."
+    ),
+    AfterValidator(_require_few_globs),
 ]
 BaseDirectory = Annotated[
-    Directory | None, Field(description="where relative paths begin; an attempt's own by default")
+    Directory | None,
+    Field(description="Base of relative paths; default: the directory of the attempt."),
 ]
 
 
 class LockSpec(Spec):
-    """What is to be held, by whom it concerns, and for how long unless it is renewed."""
+    """Paths to lock, and the lifetime of the lock unless it is renewed."""
 
     paths: Paths
     directory: BaseDirectory = None
@@ -83,12 +74,16 @@ class LockSpec(Spec):
 
 
 class LockRelease(Spec):
-    paths: list[Path] = Field(default=[], max_length=MAX_PATHS, description="all of yours if empty")
+    """Paths to release."""
+
+    paths: list[Path] = Field(
+        default=[], max_length=MAX_PATHS, description="Paths; empty: all paths that you hold."
+    )
     directory: BaseDirectory = None
 
 
 class ToolCall(Spec):
-    """What an agent is about to do: a tool of its own with its input, and where it stands."""
+    """A tool call that an agent is about to make: the tool, its input and the directory."""
 
     tool: Text
     input: dict[str, object] = Field(default={})
@@ -96,9 +91,11 @@ class ToolCall(Spec):
 
 
 class Lock(Record):
+    """A lock on one path, or the wait for it."""
+
     checkout: str
     path: str
-    # "person", or the attempt that holds or wants it, and that one's task.
+    # "person", or the id of the attempt that holds the lock or waits for it; then its task.
     owner: str
     task_id: str | None
     status: Literal["held", "waiting", "released"]
@@ -108,8 +105,10 @@ class Lock(Record):
 
 
 class LocksView(Record):
-    """Whether all paths are held now, and, if not, who is in the way; waiting goes on in the same
-    place if it is asked for again within half a minute."""
+    """Result of a lock request; if held is false, the locks that it waits for.
+
+    A request that is repeated within half a minute keeps its place in the queue.
+    """
 
     held: bool
     locks: list[Lock]
@@ -117,141 +116,116 @@ class LocksView(Record):
 
 
 class Permission(Record):
+    """Whether an agent may make a tool call."""
+
     allowed: bool
     reason: str | None = None
 
 
 def normalize_path(path: str, directory: str, checkout: str) -> str:
-    """A path as it stands in a checkout; InvalidInput if it leads out of that."""
+    """Return a path relative to a checkout; raise InvalidInput if it is outside."""
     whole = posixpath.normpath(posixpath.join(directory, path))
     if whole == checkout:
         return WHOLE
     if not whole.startswith(f"{checkout.rstrip('/')}/"):
-        raise InvalidInput(f"{path} is not in {checkout}.", hint="Only what is in it can be held.")
+        raise InvalidInput(
+            f"{path} is not in {checkout}.", hint="Only paths in the checkout can be locked."
+        )
     return whole[len(checkout.rstrip("/")) + 1 :]
 
 
 def has_conflict(paths: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether one of the paths and one of the others, or what is below them, are the same file."""
-    known = list(others)
-    return any(_meet(one, other) for one in paths for other in known)
+    """Return whether a file can belong to one of the paths and to one of the others."""
+    return any(_overlaps(path, other) for path, other in product(paths, others))
 
 
 def covers(path: str, other: str) -> bool:
-    """Whether whoever holds the path has all that the other can mean."""
+    """Return whether a lock on a path includes every file that the other path can mean."""
     if path in {WHOLE, other}:
         return True
     above = path.removesuffix(f"/{WHOLE}")
     if not is_glob(above):
         return other.startswith(f"{above}/")
-    return not is_glob(other) and _overlap(path, other, whole=True)
+    return not is_glob(other) and _globs_overlap(path, other, whole=True)
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlaps(one: str, other: str) -> bool:
     if is_glob(one) or is_glob(other):
-        return _overlap(*sorted((one, other), key=lambda path: (len(path), path)))
+        return _globs_overlap(*sorted((one, other), key=lambda path: (len(path), path)))
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
+class _Pattern(NamedTuple):
+    """A path or glob in tokens."""
+
+    tokens: list[str]
+    literals: int  # the number of tokens before the first wildcard
+    positions: dict[str, int]  # the positions of each token, as the bits of a number
+
+
 @lru_cache(1_000)
-def _tokens(path: str) -> tuple[list[str], int, dict[str, int]]:
-    """A pattern in parts, how many letters come before its first wildcard, and of each part, as
-    the bits of a number, the places where it stands."""
-    found: list[str] = ["**" if part[:2] == "**" else part for part in _TOKEN.findall(path)]
-    places: dict[str, int] = {}
-    for place, token in enumerate(found):
-        places[token] = places.get(token, 0) | 1 << place
-    wild = (place for place, token in enumerate(found) if is_glob(token))
-    return found, next(wild, len(found)), places
+def _parse_pattern(path: str) -> _Pattern:
+    tokens = ["**" if part.startswith("**") else part for part in _TOKEN.findall(path)]
+    positions: dict[str, int] = {}
+    for position, token in enumerate(tokens):
+        positions[token] = positions.get(token, 0) | 1 << position
+    literals = 0
+    while literals < len(tokens) and not is_glob(tokens[literals]):
+        literals += 1
+    return _Pattern(tokens, literals, positions)
 
 
 @lru_cache(50_000)
-def _overlap(one: str, other: str, whole: bool = False) -> bool:
-    """Whether both patterns can match the same text, or one what is below a text of the other; of
-    the first one the whole, if that is asked for.
+def _globs_overlap(one: str, other: str, whole: bool = False) -> bool:
+    """Return whether both patterns can match the same path, or one a path below the other's.
 
-    The bits of a number are the places of the other that can be reached with what is read of the
-    first: so it takes as many steps as that has letters, whatever wildcards there are.
+    With whole, the first pattern must match the complete path.
+
+    The first pattern is read token by token. A number holds, as bits, all positions of the second
+    pattern that can be reached with the tokens read so far: a nondeterministic automaton. So the
+    comparison takes as many steps as the first pattern has tokens, whatever wildcards there are.
     """
-    (left, first, _) = _tokens(one)
-    (right, second, places) = _tokens(other)
-    same = min(first, second)
-    if left[:same] != right[:same]:
+    left = _parse_pattern(one)
+    right = _parse_pattern(other)
+    same = min(left.literals, right.literals)
+    if left.tokens[:same] != right.tokens[:same]:
         return False
-    behind = 1 << len(right)
-    folders, stars, slashes, any_ = (places.get(kind, 0) for kind in ("**", "*", "/", "?"))
-    free = folders | stars
-    letters = (behind - 1) & ~free & ~slashes
-    reached = _along(1 << same, free)
-    for token in left[same:]:
+    end = 1 << len(right.tokens)  # the position after the last token
+    folders = right.positions.get("**", 0)
+    stars = right.positions.get("*", 0)
+    slashes = right.positions.get("/", 0)
+    question_marks = right.positions.get("?", 0)
+    optional = folders | stars  # tokens that may match nothing
+    letters = (end - 1) & ~optional & ~slashes
+    reachable = _skip(1 << same, optional)
+    for token in left.tokens[same:]:
         if token == "**":
-            reached = _along(reached, behind - 1)
+            reachable = _skip(reachable, end - 1)
         elif token == "*":
-            reached = _along(reached, letters | free)
-        if not whole and reached & behind and token in {"/", "**"}:
+            reachable = _skip(reachable, letters | optional)
+        # The second pattern has ended where a folder of the first begins: a path below it.
+        if not whole and reachable & end and token in {"/", "**"}:
             return True
         if token in {"*", "**"}:
             continue
-        # A letter is read by a star, which stays, or by its like, which is passed.
+        # A star of the second pattern reads the token and stays; an equal token is passed.
         if token == "/":
-            reached = reached & folders | (reached & slashes) << 1
+            reachable = reachable & folders | (reachable & slashes) << 1
+        elif token == "?":
+            reachable = reachable & optional | (reachable & letters) << 1
         else:
-            if token == "?":
-                like = letters
-            else:
-                like = places.get(token, 0) | any_
-            reached = reached & free | (reached & like) << 1
-        if not reached:
+            equal = right.positions.get(token, 0) | question_marks
+            reachable = reachable & optional | (reachable & equal) << 1
+        if not reachable:
             return False
-        if free:
-            reached = _along(reached, free)
-    return bool(reached & (behind | slashes | folders))
+        if optional:
+            reachable = _skip(reachable, optional)
+    return bool(reachable & (end | slashes | folders))
 
 
-def _along(reached: int, free: int) -> int:
-    """The places reached, and those after them as far as places are free to be passed."""
-    return ((free + (reached & free)) ^ free) | reached
+def _skip(reachable: int, optional: int) -> int:
+    """Return the reachable positions, and those behind them after any number of optional tokens.
 
-
-def list_written_paths(given: Mapping[str, object]) -> list[str]:
-    """The paths that a tool of an agent would evidently write, by what it is given; everything
-    where those are too many or too long to be looked at."""
-    paths = _written(given)
-    globs = [path for path in paths if is_glob(path)]
-    many = len(paths) > MAX_PATHS or len(globs) > MAX_GLOBS
-    many = many or any(len(path) > _LONGEST for path in paths)
-    if many or any(len(_STARS.findall(one)) > _MAX_STARS for one in globs):
-        return [WHOLE]
-    return paths
-
-
-def _written(given: Mapping[str, object]) -> list[str]:
-    command = given.get("command")
-    if isinstance(command, list):
-        text = "\n".join(map(str, command))
-    else:
-        text = str(command or "")
-    named = [str(given[name]) for name in _FIELDS if isinstance(given.get(name), str)]
-    for one in (*_list(given.get("paths")), *_list(given.get("changes"))):
-        named.append(str(one["path"] if isinstance(one, Mapping) and "path" in one else one))
-    if (named := named + _PATCHED.findall(text)) or not text:
-        return named
-    if len(text) > _LONGEST_COMMAND or _GIT.search(text):
-        return [WHOLE]
-    found = _REDIRECTED.findall(text)
-    for part in _NEXT.split(text.replace("\n", " ") if isinstance(command, list) else text):
-        words = [word.strip("\"'") for word in part.split() if not _NO_PROGRAM.fullmatch(word)]
-        if words:
-            program = posixpath.basename(words[0])
-        else:
-            program = ""
-        marked = any(re.match(_IN_PLACE.get(program, "$."), word) for word in words)
-        if program in _WRITERS or marked:
-            found += [word.removeprefix("of=") for word in words[1:] if word[:1] != "-"]
-    return found
-
-
-def _list(value: object) -> list[object]:
-    if isinstance(value, list):
-        return value
-    return []
+    The addition carries a bit through each block of adjacent optional positions.
+    """
+    return ((optional + (reachable & optional)) ^ optional) | reachable

@@ -1,4 +1,4 @@
-"""What needs a person: the one rule for it, and how needs that share a cause are folded."""
+"""Needs: why work needs a person, and which needs share a cause."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -60,16 +60,16 @@ def find_need(
 
 
 def is_part(work: Mapping[Any, Any]) -> bool:
-    """Whether a row is part of a run, or was asked for by the attempt of another task."""
+    """Return whether work is part of a run or was started by the attempt of another task."""
     if "run_id" in work:
-        around = work["run_id"]
+        outer_run = work["run_id"]
     else:
-        around = work["parent_id"]
-    return around is not None or work["parent_task_id"] is not None
+        outer_run = work["parent_id"]
+    return outer_run is not None or work["parent_task_id"] is not None
 
 
 def has_changes(work: Mapping[Any, Any]) -> bool:
-    """Whether work left commits of its own on a branch of its own."""
+    """Return whether work left commits on a branch of its own."""
     commit = work["workspace_commit"]
     if commit is None or not work["workspace_branch"] or work["workspace_owner"] is not None:
         return False
@@ -77,7 +77,7 @@ def has_changes(work: Mapping[Any, Any]) -> bool:
 
 
 def is_undelivered(status: str, delivery: Mapping[Any, Any] | None) -> bool:
-    """Whether a merge or pull request that was asked for needs somebody."""
+    """Return whether a requested merge or pull request needs a person."""
     if delivery is None:
         return False
     if delivery["status"] == "failed":
@@ -89,7 +89,10 @@ def is_undelivered(status: str, delivery: Mapping[Any, Any] | None) -> bool:
 
 
 def find_cause(kind: NeedKind, failure: str | None, agent: str | None) -> str | None:
-    """Return what a need shares with others that one action settles; None if it stands alone."""
+    """Return the cause that a need shares with others, so that one action settles all of them.
+
+    None means that the need stands alone.
+    """
     if kind is NeedKind.LOOK:
         return kind
     if kind is not NeedKind.FAILURE or failure is None:
@@ -130,4 +133,6 @@ def _ended_need(
     seen_at = work["seen_at"]
     ended_at = work["ended_at"]
     is_seen = seen_at is not None and ended_at is not None and seen_at >= ended_at
-    return None if is_seen else NeedKind.LOOK
+    if is_seen:
+        return None
+    return NeedKind.LOOK

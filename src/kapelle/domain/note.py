@@ -14,20 +14,20 @@ MAX_NOTES = 1_000
 NoteScope = Annotated[
     Name | None,
     Field(
-        description="global, project:NAME, or an id: the family of that task or run. By default "
-        "your own family; without one global."
+        description="Scope: global, project:NAME, or the id of a task or run, for its family. "
+        "Default: your own family; global without one."
     ),
 ]
-NoteKey = Annotated[Name, Field(description="such as results/step1")]
+NoteKey = Annotated[Name, Field(description="Key, for example results/step1.")]
 Version = Annotated[int, Field(ge=0, le=2**53)]
 ExpectedVersion = Annotated[
     Version | None,
-    Field(description="Only if it has this version now; 0: only if there is none."),
+    Field(description="Version that the note must have; 0: the note must not exist."),
 ]
 
 
 class NoteSpec(Spec):
-    """What is to stand under a key."""
+    """A value to store under a key."""
 
     key: NoteKey
     value: Text = Field(max_length=MAX_VALUE)
@@ -36,43 +36,43 @@ class NoteSpec(Spec):
 
 
 class NoteFilter(Spec):
+    """Filter for the notes of a scope."""
+
     scope: NoteScope = None
     prefix: Annotated[Text, Field(max_length=200)] = ""
     limit: Limit = 50
-    cursor: Annotated[Name | None, Field(description="next_cursor of the page before")] = None
+    cursor: Annotated[Name | None, Field(description="next_cursor of the previous page.")] = None
 
 
 class NoteWatch(Spec):
-    """What is waited for: all of the keys, or, without any, something under the prefix."""
+    """Notes to wait for: all of the keys, or, without keys, any change under the prefix."""
 
     keys: list[NoteKey] = Field(default=[], max_length=100)
     prefix: Annotated[Text, Field(max_length=200)] = ""
     scope: NoteScope = None
     equals: Annotated[Text | None, Field(max_length=MAX_VALUE)] = None
-    after: Annotated[
-        Version, Field(description="Only what has a higher version: what changed since.")
-    ] = 0
+    after: Annotated[Version, Field(description="Wait for changes after this version.")] = 0
     timeout_s: WaitSeconds = 25
 
 
 class Note(Record):
-    """A note as it stands; versions of one database only grow, whatever is written or deleted."""
+    """A stored note. Every write and deletion in a database gets a higher version."""
 
     scope: str
     key: str
     version: int
-    # Not told in lists.
+    # Left out in lists.
     value: str | None = None
     size: int
     deleted: bool = False
-    # "person", the run or the attempt that wrote it, and the attempt's task.
+    # "person", or the id of the run or attempt that wrote it; then the attempt's task.
     author: str
     task_id: str | None
     updated_at: datetime
 
 
 class NotesChanged(Record):
-    """What was waited for; met is false when time was up before: call again."""
+    """Result of a wait for notes; met is false after a timeout: repeat the request."""
 
     met: bool
     notes: list[Note]

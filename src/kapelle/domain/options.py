@@ -1,8 +1,8 @@
-"""How a field of a spec is given on the command line: metadata that survives into its JSON schema.
+"""Options and arguments of specs on the command line, as metadata in the JSON schema.
 
-    agent: Name | None = field(None, "who does the work", "-a", metavar="NAME")
+    agent: Name | None = field(None, "Agent to use.", "-a", metavar="NAME")
 
-Without metadata a field is given as --its-name, and its description is the help.
+Without metadata, a field is the option --its-name, and its description is the help.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 KEY = "x-cli"
 
-# How what is typed becomes a value, where the type of the field alone does not tell.
+# How to convert the text of an option, where the type of the field is not enough.
 OptionKind = Literal[
     "agent", "check", "directory", "duration", "environment", "json_file", "list", "moment",
     "names", "prompts", "servers", "usd",
@@ -19,21 +19,24 @@ _METAVARS = {"check": "COMMAND", "directory": "DIRECTORY", "duration": "DURATION
 
 
 class Option(TypedDict, total=False):
-    """How a field is an option; what is named in pairs are options of their own: name and help."""
+    """Metadata of an option. A pair describes a further option by its name and its help."""
 
-    metavar: str  # by default what the kind is typed as
+    metavar: str  # default: the placeholder of the kind
     help: str
     kind: OptionKind
     complete: Literal["agents", "model", "project", "schedules", "tasks", "templates"]
-    hidden: bool  # understood, but not shown in the help of a command
-    flags: Mapping[str, tuple[str | bool, str]]  # without a value: what each sets, and its help
-    implies: Mapping[str, str]  # values that other fields get with this one
-    timeout: tuple[str, str]  # limits every check of the field
-    file: tuple[str, str]  # reads a list of texts, one in each line
+    hidden: bool  # accepted, but left out of the help
+    flags: Mapping[str, tuple[str | bool, str]]  # options without a value: what each sets, its help
+    implies: Mapping[str, str]  # values of other fields that this option sets
+    timeout: tuple[str, str]  # an option that limits every check of the field
+    file: tuple[str, str]  # an option that reads a list of texts, one per line
 
 
 def option(*names: str, **how: Unpack[Option]) -> dict[str, Any]:
-    """A field as an option: a long name stands instead of --its-name, short ones beside it."""
+    """Return the metadata of an option.
+
+    A long name replaces --its-name; a short name is added to it.
+    """
     flags = [[name, *flag] for name, flag in how.get("flags", {}).items()]
     facts = {name: how.get(name) for name in Option.__annotations__}
     metavar = how.get("metavar", _METAVARS.get(how.get("kind", "")))
@@ -41,33 +44,36 @@ def option(*names: str, **how: Unpack[Option]) -> dict[str, Any]:
 
 
 class Argument(TypedDict, total=False):
-    """What goes with an argument; what is named in pairs are options: name and help."""
+    """Metadata of an argument. A pair describes a further option by its name and its help."""
 
-    ask: str  # a person at a terminal is asked for what is missing
-    asked: Mapping[str, bool]  # fields that are set then, too
-    before: str  # a list of which the text becomes the first, if there is one
-    file: tuple[str, str]  # reads it from a file
-    more: tuple[str, str]  # adds to a list
+    ask: str  # the question for a person at a terminal who left the argument out
+    asked: Mapping[str, bool]  # other fields to set after that question
+    before: str  # a list field whose first item the text becomes
+    file: tuple[str, str]  # an option that reads the text from a file
+    more: tuple[str, str]  # an option that adds to a list
 
 
 def argument(metavar: str, help: str, **how: Unpack[Argument]) -> dict[str, Any]:
-    """A text, or a list of texts, that stands on the command line without an option."""
+    """Return the metadata of a positional argument, a text or a list of texts."""
     facts = {name: how.get(name) for name in Argument.__annotations__}
     return _metadata(argument=metavar, help=help, **facts)
 
 
 def group(implied: Mapping[str, str]) -> dict[str, Any]:
-    """An object whose fields are options of their own, with what any of them implies."""
+    """Return the metadata of an object whose fields are options.
+
+    Any of these options also sets the implied fields.
+    """
     return _metadata(group=dict(implied))
 
 
 def command(
     summary: str, about: str = "", *, foreground: bool = False, file: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The command of a whole spec, for its model_config.
+    """Return the metadata of the command for a whole spec, for its model_config.
 
-    In the foreground a run asks its questions where it is followed.
-    file is the names and the help of an option that reads the whole spec, with variables.
+    A foreground run asks its questions in the terminal that follows it. file holds the names and
+    the help of an option that reads the whole spec from a file with variables.
     """
     return _metadata(summary=summary, about=about, foreground=foreground, file=[*file])
 

@@ -1,4 +1,4 @@
-"""What a person or a program may ask for: the one schema behind REST, the CLI and the library."""
+"""Specifications of work: the one schema behind REST, the CLI, the client and the library."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, Unpack
@@ -24,6 +24,8 @@ MAX_PROMPT_BYTES = 1_000_000
 
 
 class FieldFacts(Option, total=False):
+    """Keyword arguments of `field`: those of an option, and limits of the value."""
+
     ge: float
     le: float
     min_length: int
@@ -32,23 +34,29 @@ class FieldFacts(Option, total=False):
 
 
 def field(default: Any, description: str, *names: str, **facts: Unpack[FieldFacts]) -> Any:
-    """A field that may be left out: its default, what it is, how it is an option, its limits."""
-    given: dict[str, Any] = {**facts}
-    how = {name: given.pop(name) for name in Option.__annotations__ if name in given}
-    if names or how:
-        given["json_schema_extra"] = option(*names, **how)
-    return Field(default, description=description, **given)
+    """Return a pydantic field with a default.
+
+    The names and those facts that belong to `Option` describe its option on the command line. The
+    other facts are limits, which pydantic checks.
+    """
+    limits: dict[str, Any] = {**facts}
+    metadata = {name: limits.pop(name) for name in Option.__annotations__ if name in limits}
+    if names or metadata:
+        limits["json_schema_extra"] = option(*names, **metadata)
+    return Field(default, description=description, **limits)
 
 
 def prompt_argument(
     name: str = "prompt", help: str = "What to do", **how: Unpack[Argument]
 ) -> dict[str, Any]:
-    """How a prompt, whatever it is called, is given on the command line."""
+    """Return the metadata of an argument that is a prompt, with an option that reads a file."""
     how["file"] = (f"--{name}-file", f"Read the {name} from a file, or - for stdin.")
     return argument(name.upper(), f"{help}; - reads it from stdin.", **how)
 
 
 class Spec(BaseModel):
+    """Input of a person or program: frozen, and unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
@@ -97,20 +105,21 @@ def _absolute(value: str) -> str:
 
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
-# A repository in a filter: any directory in it, or the end of its path, such as its name.
+# A repository in a filter: any directory in it, or the end of its path, for example its name.
 RepositoryPath = Annotated[Text, Field(min_length=1, max_length=4000)]
 # A number, or a duration with units such as 10m.
 Seconds = Annotated[
     float, Field(gt=0, le=31_536_000, allow_inf_nan=False), BeforeValidator(read_seconds)
 ]
-# How long a request may wait for something before it is answered as things are.
+# How long a request may wait before the server answers with the present state.
 WaitSeconds = Annotated[float, Field(ge=0, le=55, allow_inf_nan=False)]
 
 
-# What becomes of completed work: it stays on its branch, is merged, or becomes a pull request.
+# The delivery of completed work: leave it on its branch, merge it, or open a pull request.
 Deliver = Literal["branch", "merge", "pr"]
 
-# When a check is proved to look at the work: made again, it must fail where that holds nonsense.
+# When Kapelle proves that a check looks at the work: it repeats the check in a copy in which the
+# changed files hold nonsense, and the check must fail there.
 Prove = Literal["never", "once", "always", "required"]
 
 
@@ -124,14 +133,17 @@ RelativeDirectory = Annotated[Text, Field(min_length=1, max_length=4000), AfterV
 
 
 class CheckSpec(Spec):
-    """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
+    """One condition that the work must meet.
+
+    A plain string is accepted too: the name of a built-in check, or a shell command.
+    """
 
     kind: CheckKind = CheckKind.COMMAND
     command: Text | None = Field(default=None, max_length=100_000)
     directory: RelativeDirectory | None = Field(
         default=None,
-        description="where the command runs: relative to the directory of the work, or, in a "
-        "repository's configuration, to the directory that contains its .kapelle",
+        description="Directory in which the command runs, relative to the directory of the work. "
+        "In a repository's configuration: relative to the directory that contains .kapelle.",
     )
     name: Name | None = None
     timeout_s: Seconds = 600
@@ -148,25 +160,26 @@ class CheckSpec(Spec):
         if isinstance(value, dict) and value.get("kind") == CheckKind.CI:
             value = {"timeout_s": _CI_TIMEOUT_S, **value}
         if isinstance(value, dict) and isinstance(value.get("command"), str):
-            # As other conductors of agents spell it.
+            # Compatibility: other conductors of agents write `custom_command:` before a command.
             value = {**value, "command": value["command"].removeprefix("custom_command:")}
         return value
 
     @model_validator(mode="after")
     def _command_where_needed(self) -> "CheckSpec":
         if (self.kind is CheckKind.COMMAND) != bool(self.command and self.command.strip()):
-            raise ValueError("a command check needs a command, and a built-in check has none")
+            raise ValueError("a command check needs a command; a built-in check takes none")
         if self.directory is not None and self.kind is not CheckKind.COMMAND:
-            raise ValueError("only a command check has a directory")
+            raise ValueError("only a command check takes a directory")
         return self
 
     @property
     def label(self) -> str:
+        """Return the name of the check, or the first line of its command."""
         return self.name or (self.command or self.kind.value).strip().splitlines()[0][:200]
 
 
 class McpServer(Spec):
-    """A Model Context Protocol server that an agent may use: a command, or the address of one."""
+    """A Model Context Protocol server for an agent: a command to start it, or its URL."""
 
     command: list[Text] = Field(default=[], max_length=1000)
     env: dict[EnvName, Text] = {}
@@ -176,130 +189,134 @@ class McpServer(Spec):
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> "McpServer":
         if bool(self.command) == bool(self.url):
-            raise ValueError("an MCP server has either a command or a url")
+            raise ValueError("an MCP server needs either a command or a url")
         return self
 
 
 class RetrySpec(Spec):
-    """Whether and when a failed task is tried again by itself."""
+    """Automatic retries of a failed task."""
 
     policy: Literal["none", "same", "analyze"] = field(
         "none",
-        "whether failed work is tried again, and whether its failure is analyzed first",
+        "Retry policy: no retry, a retry with the same prompt, or a retry with an analysis of the "
+        "failure.",
         "--retry",
     )
-    max_attempts: int = field(3, "at most so many attempts", ge=1, le=100)
+    max_attempts: int = field(3, "Maximum number of attempts.", ge=1, le=100)
     delay_s: float = field(
-        10, "wait this long before the second attempt", "--retry-delay",
+        10, "Delay before the second attempt; it doubles with every retry.", "--retry-delay",
         kind="duration", ge=0, le=31_536_000, allow_inf_nan=False,
     )  # fmt: skip
     max_delay_s: Seconds = field(
-        600, "wait at most this long before a further one", "--max-retry-delay", kind="duration"
+        600, "Maximum delay before a retry.", "--max-retry-delay", kind="duration"
     )
 
 
 class Shell(Spec):
-    """The environment that work was asked for in, as the client on the same machine sends it."""
+    """The shell environment of the client that submits work from the same machine."""
 
     variables: dict[EnvName, Text] = field(
-        {}, "what is passed on to agents and commands", max_length=1000
+        {}, "Variables for agents and commands.", max_length=1000
     )
     dropped: list[EnvName] = field(
-        [], "the names of what is set there and not sent", max_length=1000
+        [], "Names of variables that are set there and were not sent.", max_length=1000
     )
 
 
 class WorkSpec(Spec):
-    """What tasks and patterns take: where the work is, who does it, and what it may cost."""
+    """Fields of tasks and of all patterns: directory, agent, budget, workspace and delivery."""
 
     directory: Directory = Field(
-        description="where the work is; by default here",
+        description="Directory of the work; default: the current directory.",
         json_schema_extra=option("-C", kind="directory"),
     )
     title: Name | None = field(
-        None, "a short name for lists; by default made of what is asked for", metavar="TEXT"
+        None, "Short name for lists; default: the first line of the prompt.", metavar="TEXT"
     )
     project: Name | None = field(
-        None, "the project that it belongs to", metavar="NAME", complete="project"
+        None, "Project that the work belongs to.", metavar="NAME", complete="project"
     )
     agent: Name | None = field(
-        None, "the agent, auto for the one that calls Kapelle; by default default_agent", "-a",
+        None,
+        "Agent to use; auto selects the agent that calls Kapelle. Default: the setting "
+        "default_agent.",
+        "-a",
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
-    model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    model: Name | None = field(None, "Model of the agent.", "-m", metavar="NAME", complete="model")
     template: Name | None = field(
-        None, "guidelines of yours by their name, with the agent and the model that go with them",
+        None, "Template with guidelines for the agent; it may also set the agent and the model.",
         metavar="NAME", complete="templates",
     )  # fmt: skip
     fallback_agents: list[Name] = field(
-        [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
+        [], "Agents that take over, in order, when an agent is rate-limited or unavailable.",
+        "--fallback",
         metavar="AGENT", kind="names", complete="agents", max_length=20,
     )  # fmt: skip
     priority: Priority = field(
-        Priority.P1, "in the queue: P0 goes before P1, and P1 before P2", "-p"
+        Priority.P1, "Priority in the queue; P0 starts first, then P1, then P2.", "-p"
     )
     system_prompt: Text | None = field(
-        None, "standing instructions for the agent", metavar="TEXT", max_length=MAX_PROMPT_BYTES
+        None, "System prompt for the agent.", metavar="TEXT", max_length=MAX_PROMPT_BYTES
     )
     env: dict[EnvName, Text] = field(
-        {}, "a variable for agents and commands, which is kept out of the database",
+        {}, "Environment variables for agents and commands; not stored in the database.",
         metavar="NAME[=VALUE]", kind="environment",
-        help="a variable for the agent; NAME alone passes yours on",
+        help="Environment variable for the agent; NAME alone passes your own value.",
     )  # fmt: skip
     shell: Shell | None = field(
         None,
-        "the environment it was asked for in, sent by the client; by default the daemon's own",
+        "Environment of the client that submits the work; default: the daemon's own.",
         hidden=True,
     )
     workspace: WorkspaceKind | None = field(
         None,
-        "worktree, the default in a git repository, or in_place",
+        "Workspace: worktree (the default in a git repository) or in_place.",
         hidden=True,
         flags={
-            "--worktree": ("worktree", "In a git worktree of its own."),
-            "--in-place": ("in_place", "Right in the directory."),
+            "--worktree": ("worktree", "Work in a separate git worktree."),
+            "--in-place": ("in_place", "Work in the directory itself."),
         },
     )
     base: Name | None = field(
         None,
-        "what the worktree starts from; by default the branch that is checked out",
+        "Branch or commit that the worktree starts from; default: the current branch.",
         metavar="BRANCH",
     )
     budget_usd: Money | None = field(
-        None, "what all its attempts together may cost", "--budget", kind="usd"
+        None, "Maximum cost in USD of all attempts together.", "--budget", kind="usd"
     )
     deliver: Deliver = field(
         "branch",
-        "what becomes of it once completed: it stays on its branch, is merged into its base, or is "
-        "pushed and made a pull request",
+        "Delivery of completed work: leave it on its branch, merge it into its base, or push it "
+        "and open a pull request.",
     )
     push: bool = field(
-        False, "with deliver merge: push the base to its upstream after the merge",
-        help="with --deliver merge: push the base to its upstream after the merge",
+        False, "Push of the base to its upstream after the merge; only with deliver: merge.",
+        help="Push the base to its upstream after the merge; only with --deliver merge.",
     )  # fmt: skip
-
     prove: Prove | None = field(
         None,
-        "when a check that passed is made again where the changed files are garbled, "
-        "to see that it looks at them: never, once for each repository and command, always, or "
-        "required; by default tasks.prove",
-        help="when it is proved that checks look at the work; required fails it if they do not",
+        "When Kapelle proves that a check looks at the work, by repeating a passed check in a copy "
+        "whose changed files are garbled: never, once for each repository and command, always, or "
+        "required, which fails work whose checks still pass. Default: the setting tasks.prove.",
+        help="When to prove that checks look at the work; required fails work without a proof.",
     )
 
     @model_validator(mode="after")
     def _pushes_what_is_merged(self) -> Self:
         if self.push and self.deliver != "merge":
-            raise BrokenRule("only a merge is pushed: use it with --deliver merge", path=("push",))
+            raise BrokenRule("push needs a merge: use it with --deliver merge", path=("push",))
         return self
 
     @property
     def subject(self) -> str:
-        """What it is about, from which a title is made."""
+        """Return the text from which a title is made."""
         return ""
 
     @property
     def display_title(self) -> str:
-        """Its title, or one made of the first line of what it is about; may be empty."""
+        """Return the title, or the first line of the subject; it may be empty."""
         return self.title or take_first_line(self.subject)
 
 
@@ -311,65 +328,73 @@ class TaskSpec(WorkSpec):
     )
 
     interactive: bool = field(
-        False, "in a terminal, where you talk to the agent; the prompt may then be empty", "-i",
-        help="in a terminal, where you talk to the agent: start it and attach",
+        False, "Interactive work in a terminal; the prompt may then be empty.", "-i",
+        help="Work with the agent in a terminal: start the task and attach to it.",
     )  # fmt: skip
     prompt: Text = Field(
         max_length=MAX_PROMPT_BYTES,
-        description="what is to be done",
+        description="Task for the agent.",
         json_schema_extra=prompt_argument(),
     )
     depends_on: list[str] = field(
-        [], "start when this task has ended, or several separated by commas", "--after",
-        "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks", max_length=1000,
+        [], "Tasks that must end before this task starts; several are separated by commas.",
+        "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks",
+        max_length=1000,
     )  # fmt: skip
-    deps_policy: DepsPolicy = field(DepsPolicy.CANCEL, "what becomes of it when one of those fails")
+    deps_policy: DepsPolicy = field(
+        DepsPolicy.CANCEL, "Effect of a failed dependency: cancel this task, or run it anyway."
+    )
     continue_from: str | None = field(
-        None, "tell the agent what that task did", metavar="ID", complete="tasks"
+        None, "Earlier task whose work is described to the agent.", metavar="ID", complete="tasks"
     )
     fork_session: bool = field(
-        False, "with continue_from: go on in a copy of that task's conversation", "--fork",
-        help="with --continue-from: go on in a copy of that task's conversation",
+        False, "Continuation in a copy of the conversation of the task in continue_from.", "--fork",
+        help="Continue in a copy of the conversation of the task in --continue-from.",
     )  # fmt: skip
-    max_turns: Turns | None = field(None, "the most turns of one attempt")
+    max_turns: Turns | None = field(None, "Maximum number of turns per attempt.")
     tools: list[Name] = field(
-        [], "the only tools that the agent may use, by its own names for them, besides those of "
-        "MCP servers", "--tool", metavar="NAME", kind="list", max_length=100,
-        help="a tool that the agent may use, by its own name for it; then it has no others",
+        [], "The only tools of its own that the agent may use, by the agent's names; tools of MCP "
+        "servers stay available.", "--tool", metavar="NAME", kind="list", max_length=100,
+        help="A tool that the agent may use, by the agent's name; all others are disabled.",
     )  # fmt: skip
     read_only: bool = field(
         False,
-        "it is to report and to change nothing: the agent has no tools that write, if it can be "
-        "kept from them, and whatever it changes, commits or deletes is thrown away",
+        "Read-only work: the agent gets no tools that write, where the agent supports that, and "
+        "Kapelle discards everything that it changes, commits or deletes.",
     )
     timeout_s: Seconds | None = field(
-        None, "stop an attempt after 90, 90s, 10m or 2h", "--timeout", kind="duration"
+        None, "Maximum duration of an attempt: 90, 90s, 10m or 2h.", "--timeout", kind="duration"
     )
     checks: list[CheckSpec] = field(
-        [], "what must pass: a command, diff_not_empty, no_error_in_output, or the forge's ci",
-        "--check", kind="check", timeout=("--check-timeout", "Stop a check after this long."),
+        [], "Checks that must pass: a command, diff_not_empty, no_error_in_output or ci.",
+        "--check", kind="check", timeout=("--check-timeout", "Maximum duration of a check."),
         max_length=100,
     )  # fmt: skip
     retry: RetrySpec = Field(default=RetrySpec(), json_schema_extra=group({"policy": "same"}))
     mcp: dict[ServerName, McpServer] = field(
-        {}, "an MCP server, as a command or an https URL", metavar="NAME=COMMAND", kind="servers",
-        max_length=50,
+        {}, "MCP servers for the agent, each as a command or an https URL.",
+        metavar="NAME=COMMAND", kind="servers", max_length=50,
+        help="MCP server for the agent, as a command or an https URL.",
     )  # fmt: skip
     coordinate: bool = field(
-        False, "give the agent Kapelle's own tools, to hand work on to agents of its own"
+        False, "Kapelle's own tools for the agent, so that it can delegate work to other agents."
     )
     browser: bool = field(
-        False, "give the agent a browser, and the application that browser.serve starts"
+        False, "A browser for the agent, with the application that browser.serve starts."
     )
-    tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
+    tags: list[Name] = field(
+        [], "Tags for lists.", "--tag", metavar="NAME", kind="names", max_length=100,
+        help="Tag for lists.",
+    )  # fmt: skip
     context: dict[Name, Text] = field(
-        {}, "a fact for the agent", metavar="KEY=VALUE", max_length=1000
-    )
+        {}, "Facts for the agent.", metavar="KEY=VALUE", max_length=1000,
+        help="Fact for the agent.",
+    )  # fmt: skip
 
     @field_validator("prompt")
     @classmethod
-    def _prompt_fits(cls, value: str, known: ValidationInfo) -> str:
-        if not value.strip() and not known.data.get("interactive"):
+    def _prompt_fits(cls, value: str, info: ValidationInfo) -> str:
+        if not value.strip() and not info.data.get("interactive"):
             raise ValueError("the prompt is empty")
         if len(value.encode("utf-8", "surrogatepass")) > MAX_PROMPT_BYTES:
             raise ValueError("the prompt is larger than 1 MB")
@@ -395,35 +420,36 @@ class TaskSpec(WorkSpec):
 
 
 class PullRequestSpec(Spec):
-    """How the work of a task or a run is made a pull request, or its pull request updated."""
+    """How to open or update the pull request of a task or run."""
 
     draft: bool | None = field(
         None,
-        "true: a draft, the only way for failed work; false: ready for review; without it a pull "
-        "request stays as it is, and a new one is ready",
+        "true: a draft, the only possibility for failed work; false: ready for review. Default: an "
+        "open pull request keeps its state, and a new one is ready for review.",
     )
-    force: bool = field(False, "even with a secret that Kapelle knows in it")
+    force: bool = field(False, "Delivery even if the work contains a secret known to Kapelle.")
 
 
 class UndoSpec(Spec):
-    """How the merge of a task or a run is undone."""
+    """How to undo the merge of a task or run."""
 
     message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
 
 
 class MergeSpec(Spec):
-    """How the work of a task or a run is brought into a branch, by default its base."""
+    """How to merge the work of a task or run into a branch, by default its base."""
 
     into: Name | None = None
-    force: bool = field(False, "even what is not completed, and unverified")
-    verify: bool = field(True, "make the checks on the result if the base has moved")
+    force: bool = field(False, "Merge even if the work is incomplete or unverified.")
+    verify: bool = field(True, "Run the checks on the merged result if the base has moved.")
     style: Literal["merge", "squash", "rebase"] = field(
-        "merge", "a merge commit, one commit of all, or the commits one by one onto the base"
+        "merge",
+        "Merge style: a merge commit, one squashed commit, or the commits rebased onto the base.",
     )
     message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
 
     @model_validator(mode="after")
     def _has_a_commit(self) -> Self:
         if self.message is not None and self.style == "rebase":
-            raise ValueError("a rebase keeps the messages of the commits: leave message out")
+            raise ValueError("a rebase keeps the commit messages: leave message out")
         return self

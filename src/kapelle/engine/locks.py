@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kapelle.agents.tools import list_written_paths
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
 from kapelle.domain.lock import (
     MAX_GLOBS,
@@ -25,7 +26,6 @@ from kapelle.domain.lock import (
     covers,
     has_conflict,
     is_glob,
-    list_written_paths,
     normalize_path,
 )
 from kapelle.domain.states import AttemptStatus

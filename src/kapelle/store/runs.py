@@ -256,7 +256,7 @@ def find_call_limit(connection: sa.Connection, run_id: str | None, *, one_more: 
         run = load_row(connection, around)
         limit = run["spec"].get("max_agent_calls")
         if limit is not None and limit < count_calls(connection, around, begun=one_more) + one_more:
-            return format_call_limit("It" if around == run_id else f"{around}, around it,", limit)
+            return format_call_limit(limit, None if around == run_id else around)
         around = run["parent_id"]
     return None
 

@@ -346,5 +346,5 @@ async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> Non
     await add_task(db, inner, TaskStatus.CANCELLED)
     await db.read(budget.require_call)
     await add_task(db, inner, TaskStatus.QUEUED)
-    with pytest.raises(LimitReached, match=f"{outer}, around it, may call agents 2 times"):
+    with pytest.raises(LimitReached, match=f"Limit of 2 agent calls reached. .* outer run {outer}"):
         await db.read(budget.require_call)

@@ -43,7 +43,7 @@ def test_when_the_time_is_over_a_hanging_agent_ends_with_all_its_children(
     )
     began = time.monotonic()
     outcome = orchestrator.run("Hang", "never")
-    assert (outcome.status, outcome.reason) == ("budget", "Its 6 s are over.")
+    assert (outcome.status, outcome.reason) == ("budget", "Time limit of 6 s reached.")
     assert time.monotonic() - began < 15
     assert any("sleep 612" in line for line in seen[0]), seen
     assert setup.processes() == []
@@ -65,7 +65,7 @@ def test_calls_of_agents_are_counted_the_intake_too(setup: TeamSetup) -> None:
     outcome = setup.orchestrator(agent, budget=Budget(max_agent_calls=2)).run("x")
     assert [request.title for request in agent.requests] == ["Intake", "Plan"]
     assert (outcome.status, outcome.spent.agent_calls) == ("budget", 2)
-    assert "2 times" in outcome.reason
+    assert outcome.reason == "Limit of 2 agent calls reached."
 
 
 def test_work_that_was_merged_before_the_limit_stays_on_the_branch(setup: TeamSetup) -> None:
@@ -91,7 +91,7 @@ def test_money_ends_an_agent_that_is_still_at_work(setup: TeamSetup, tmp_path: P
     agent = CliAgent("rehearsal", AgentSettings(playbook=str(playbook)), grace_s=0.5)
     began = time.monotonic()
     outcome = setup.orchestrator(agent, budget=Budget(max_usd=1.2)).run("x", "y")
-    assert (outcome.status, outcome.reason) == ("budget", "Its budget of $1.2 is spent.")
+    assert (outcome.status, outcome.reason) == ("budget", "Budget of $1.2 reached.")
     assert outcome.spent.cost_usd == pytest.approx(1.5)
     assert time.monotonic() - began < 20
 
@@ -116,7 +116,7 @@ def test_the_time_ends_a_check_too(setup: TeamSetup) -> None:
     orchestrator = setup.orchestrator(agent, verify="sleep 615", budget=Budget(max_seconds=4))
     began = time.monotonic()
     outcome = orchestrator.run("x", "y")
-    assert (outcome.status, outcome.reason) == ("budget", "Its 4 s are over.")
+    assert (outcome.status, outcome.reason) == ("budget", "Time limit of 4 s reached.")
     assert outcome.result is not None
     # A check that was cut short is not one that failed.
     assert outcome.result.iterations[0].checks == []

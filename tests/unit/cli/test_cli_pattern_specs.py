@@ -133,7 +133,7 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
     [
         ("pipeline", "There are no steps", "kapelle pipeline"),
         ("pipeline alone", "must have at least 2 items", "--step"),
-        (f"pipeline {'x ' * 21}", "may have at most 20 items", "PROMPT"),
+        (f"pipeline {'x ' * 21}", "must have at most 20 items", "PROMPT"),
         ("pipeline a ''", "is empty", ""),
         ("pipeline - -", "Only one step can come from stdin", ""),
         ("pipeline a b --var x=1", "for the steps of a file", "-F"),

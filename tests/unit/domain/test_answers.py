@@ -123,31 +123,31 @@ def test_an_answer_is_read_as_its_shape(
 
 
 REFUSED: list[tuple[str, type[BaseModel], str]] = [
-    ("", Verdict, "There is no JSON object in the answer"),
-    ("I am done.", Verdict, "There is no JSON object in the answer"),
+    ("", Verdict, "The answer contains no JSON object"),
+    ("I am done.", Verdict, "The answer contains no JSON object"),
     ('{"done": "perhaps"}', Verdict, "done must be true or false, not 'perhaps'"),
     ('{"score": 1}', Verdict, "done is missing"),
     ('{"subgoals": [{"titel": "x"}]}', Plan, r"subgoals\.0\.title is missing"),
-    ('{"other": 1}', Remark, "none of the keys asked for: text, level"),
+    ('{"other": 1}', Remark, "none of the expected keys: text, level"),
     ('{"result": {"done": true}}', Verdict, "done is missing"),
-    ('{"done": true, "notes": "and th', Verdict, "cut off.*and th"),
-    ('{"done": true, "notes": "x"', Verdict, "cut off"),
-    ('{"done": true,', Verdict, "cut off"),
-    ('{"done": tru', Verdict, "cut off"),
-    ('{"subgoals": [{"title": "a"}, {"tit', Plan, "cut off"),
-    ('[{"title": "a"}, {"title": "b"}', Plan, "cut off"),
-    (f'{FENCE}json\n{{"done": true, "notes": "x', Verdict, "cut off"),
-    ('Like {"done": false}.\n{"done": true, "no', Verdict, "cut off"),
-    ('{"text": "a", "level": {"text": "b"}, "x": 1', Remark, "cut off"),
-    ('[{"text": "a"} {"text": "b"}', Remark, "cut off"),
+    ('{"done": true, "notes": "and th', Verdict, "truncated.*and th"),
+    ('{"done": true, "notes": "x"', Verdict, "truncated"),
+    ('{"done": true,', Verdict, "truncated"),
+    ('{"done": tru', Verdict, "truncated"),
+    ('{"subgoals": [{"title": "a"}, {"tit', Plan, "truncated"),
+    ('[{"title": "a"}, {"title": "b"}', Plan, "truncated"),
+    (f'{FENCE}json\n{{"done": true, "notes": "x', Verdict, "truncated"),
+    ('Like {"done": false}.\n{"done": true, "no', Verdict, "truncated"),
+    ('{"text": "a", "level": {"text": "b"}, "x": 1', Remark, "truncated"),
+    ('[{"text": "a"} {"text": "b"}', Remark, "truncated"),
     ('{"done": true\n"notes": 1}', Verdict, r"line 2, column 1: Expecting ',' delimiter"),
     ('{"done": maybe}', Verdict, "line 1, column 10: Expecting value, found 'maybe}'"),
     ('{"done": false} No: {"done": true,}', Verdict, "cannot be read"),
     ("{'done': True}", Verdict, "cannot be read.*strict JSON"),
     ("{'a': {\"done\": true}}", Verdict, "cannot be read"),
-    ('{"score": NaN}', Verdict, "NaN is no finite number"),
-    ('{"score": -Infinity}', Verdict, "-Infinity is no finite number"),
-    ('{"score": 1e999}', Verdict, "1e999 is no finite number"),
+    ('{"score": NaN}', Verdict, "NaN is not a finite number"),
+    ('{"score": -Infinity}', Verdict, "-Infinity is not a finite number"),
+    ('{"score": 1e999}', Verdict, "1e999 is not a finite number"),
     ('{"text": "a", {"text": "b"}}', Remark, "cannot be read"),
     ('{"all": [{"text": "a"} {"text": "b"}, {"text": "c"}]}', Remark, "Expecting ','"),
     ('[{"text": "a"\n"b"}, {"text": "c"}]', Remark, "Expecting ','"),
@@ -166,7 +166,7 @@ def test_what_cannot_be_read_is_said_in_words(
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
 def test_no_schema_is_fitted_by_a_number_that_is_not_finite(number: str) -> None:
-    with pytest.raises(UnreadableAnswer, match=f"cannot be read: '{number} is no finite number'"):
+    with pytest.raises(UnreadableAnswer, match=f"'{number} is not a finite number'"):
         read_answer(f'{{"score": {number}}}', {"properties": {"score": {"type": "number"}}})
 
 

@@ -82,11 +82,11 @@ def test_what_is_written_is_read_as_the_same(items: list[dict[str, object]]) -> 
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
-        ("# Nothing\n", "markdown", "There are no items"),
+        ("# Nothing\n", "markdown", "This list has no items"),
         ("- one\ntwo\n", "markdown", "line 2: 'two' belongs to no item"),
-        ("- one\n  - options: {", "markdown", "line 2: options is no JSON object"),
-        ("task,agent\na,b\n", "csv", "'task' is no column"),
-        ("agent\nb\n", "csv", "prompt among them"),
+        ("- one\n  - options: {", "markdown", "line 2: options is not JSON"),
+        ("task,agent\na,b\n", "csv", "'task' is not a column"),
+        ("agent\nb\n", "csv", "the column prompt is missing"),
         ('prompt\n"a\n', "csv", "this is not CSV"),
     ],
 )
@@ -97,5 +97,5 @@ def test_what_is_wrong_is_said_with_its_line(text: str, kind: str, said: str) ->
 
 
 def test_a_word_that_is_almost_a_field_is_no_part_of_the_prompt() -> None:
-    with pytest.raises(InvalidInput, match="line 2: 'agnet' is no field; did you mean agent"):
+    with pytest.raises(InvalidInput, match="line 2: 'agnet' is not a field; did you mean agent"):
         read_items("- x\n  - agnet: foo\n", "markdown")

@@ -27,9 +27,9 @@ def test_what_is_left_is_never_less_than_nothing() -> None:
 @pytest.mark.parametrize(
     ("used", "sentence"),
     [
-        ({"seconds": 60}, "Its 60 s are over."),
-        ({"cost_usd": 0.1}, "Its budget of $0.1 is spent."),
-        ({"agent_calls": 2}, "It may call agents 2 times, and has."),
+        ({"seconds": 60}, "Time limit of 60 s reached."),
+        ({"cost_usd": 0.1}, "Budget of $0.1 reached."),
+        ({"agent_calls": 2}, "Limit of 2 agent calls reached."),
     ],
 )
 def test_the_limit_that_was_reached_is_named(used: dict[str, float], sentence: str) -> None:

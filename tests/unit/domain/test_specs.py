@@ -26,7 +26,7 @@ def spec(**values: Any) -> TaskSpec:
         ({"timeout_s": float("inf")}, "finite"),
         ({"env": {"BAD NAME": "x"}}, "pattern"),
         ({"unknown": 1}, "not permitted"),
-        ({"checks": [{"kind": "diff_not_empty", "command": "x"}]}, "a built-in check has none"),
+        ({"checks": [{"kind": "diff_not_empty", "command": "x"}]}, "a built-in check takes none"),
         ({"checks": [{"command": "  "}]}, "needs a command"),
     ],
 )
