@@ -65,7 +65,7 @@ export function stateInside(run: Run, all: Work[]): State {
 
 const WAITS = new Set<State>(['limit', 'queued', 'blocked']);
 
-/** What an attempt came to. */
+/** The state of an attempt. */
 export function attemptState(attempt: Attempt, task: Task): State {
   if (attempt.status === 'running') return 'run';
   if (attempt.status === 'completed') {
@@ -80,10 +80,10 @@ export function attemptState(attempt: Attempt, task: Task): State {
 export const named = (reason: string, titleOf: (id: string) => string | undefined): string =>
   reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titleOf(id) ?? id);
 
-/** Where work is done: the top of its repository, or its directory. */
+/** The repository of work, or else its directory. */
 export const repositoryOf = (work: Work): string => work.repository ?? work.directory;
 
-/** Whether a run begins nothing more, and is paused once its agents have ended. */
+/** Tells whether a run starts nothing more and is paused when its agents have ended. */
 export const isPausing = (work: Work): boolean =>
   isRun(work) && work.status === 'running' && work.stop === 'pause';
 
@@ -142,7 +142,7 @@ function doing(titles: string[]): string {
   return before ? `${before} and ${last} are running.` : `${last} is running.`;
 }
 
-/** What a run is at, then for how long, how well, and with what. */
+/** The progress of a run, then its duration, best score and active parts. */
 function ofRun(run: Run, since: string, reason: string): [string, string] {
   const { iteration, step, steps, phase, best } = run.progress as Progress;
   const most = run.spec.max_iterations;
@@ -164,25 +164,25 @@ function atWorkOn(task: Task): string {
 
 export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
 
-/** What it costs so far; null when a part of it has no price. */
+/** The cost so far; null if a part of it has no price. */
 export function costOf(work: Work): number | null | undefined {
-  const found = priceOf(work);
-  return found && (found.unknown > 0 ? null : found.usd);
+  const price = priceOf(work);
+  return price && (price.unknown > 0 ? null : price.usd);
 }
 
-/** Whether a pull request is open at its forge. */
+/** Tells whether the pull request is open at its forge. */
 export const isOpen = (work: Work): boolean => ['draft', 'open'].includes(work.delivery?.state ?? '');
 
-/** Whether a merge or pull request that was asked for needs somebody. */
+/** Tells whether the delivery of work needs a person. */
 export const isUndelivered = (work: Work): boolean =>
   work.delivery?.status === 'failed' ||
   (work.status === 'completed' && work.delivery?.status === 'pending' && !!work.delivery.reason) ||
   (isOpen(work) && work.delivery?.ci === 'failed');
 
-/** Whether a result lies on a branch that nobody has merged. */
+/** Tells whether completed work has an unmerged branch. */
 export const canMerge = (work: Work): boolean => work.status === 'completed' && isUnmerged(work);
 
-/** Whether a run that did not reach what it should have left something on its branch. */
+/** Tells whether an unsuccessful run has an unmerged branch. */
 export const canMergeAnyway = (work: Work): work is Run =>
   isRun(work) && ['failed', 'cancelled'].includes(work.status) && isUnmerged(work);
 
@@ -212,7 +212,7 @@ export interface Progress {
   [fact: string]: unknown;
 }
 
-/** How far a run is, in a word or two. */
+/** The progress of a run in a few words. */
 export function progressOf(run: Run): string {
   const facts = run.progress as Progress;
   if (run.status === 'waiting') return 'needs you';

@@ -145,7 +145,7 @@ export function Glyph({ state, label }: { state: State; label?: string }) {
   );
 }
 
-/** What the signs of a picture mean. */
+/** The legend of a picture. */
 export const Legend = ({ of }: { of: Partial<Record<State, string>> }) => (
   <span className="legend end">
     {(Object.entries(of) as [State, string][]).map(([state, words]) => (

@@ -11,16 +11,16 @@ interface Proof {
 }
 
 function ofTask(task: Task): Proof[] {
-  const found: Proof[] = [];
+  const proofs: Proof[] = [];
   const last = latest(task);
   if (task.status === 'cancelled') return [{ state: 'cancelled', text: task.reason ?? 'cancelled' }];
-  if (last?.status === 'lost') found.push({ state: 'lost', text: 'outcome unknown' });
-  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'reported success' });
-  else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'reported failure' });
-  found.push(ofChecks(task));
-  if (task.merged_at) found.push({ state: 'merged', text: 'merged' });
-  else if (isMergeable(task)) found.push({ state: 'todo', text: 'not merged' });
-  return found;
+  if (last?.status === 'lost') proofs.push({ state: 'lost', text: 'outcome unknown' });
+  else if (last?.claimed === 'success') proofs.push({ state: 'said', text: 'reported success' });
+  else if (last?.claimed === 'failure') proofs.push({ state: 'bad', text: 'reported failure' });
+  proofs.push(ofChecks(task));
+  if (task.merged_at) proofs.push({ state: 'merged', text: 'merged' });
+  else if (isMergeable(task)) proofs.push({ state: 'todo', text: 'not merged' });
+  return proofs;
 }
 
 function ofChecks(task: Task): Proof {
@@ -58,7 +58,7 @@ function ofDelivery(work: Work): Proof[] {
   return [{ state: pullRequestState(delivery), text }];
 }
 
-/** How far the claim of a piece of work has been carried, in one line. */
+/** The evidence for work, in one line. */
 export function Proofs({ work }: { work: Work }) {
   const proofs = [...(isRun(work) ? ofRun(work) : ofTask(work)), ...ofDelivery(work)];
   return (
@@ -74,11 +74,11 @@ export function Proofs({ work }: { work: Work }) {
 }
 
 function ofRun(work: Work): Proof[] {
-  const found: Proof[] = [];
-  if (work.status === 'failed') found.push({ state: 'bad', text: work.reason ?? 'failed' });
-  else if (work.status === 'cancelled') found.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
-  else if (work.verified) found.push({ state: 'ok', text: 'verified' });
-  else found.push({ state: 'none', text: 'no checks' });
-  if (work.merged_at) found.push({ state: 'merged', text: 'merged' });
-  return found;
+  const proofs: Proof[] = [];
+  if (work.status === 'failed') proofs.push({ state: 'bad', text: work.reason ?? 'failed' });
+  else if (work.status === 'cancelled') proofs.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
+  else if (work.verified) proofs.push({ state: 'ok', text: 'verified' });
+  else proofs.push({ state: 'none', text: 'no checks' });
+  if (work.merged_at) proofs.push({ state: 'merged', text: 'merged' });
+  return proofs;
 }

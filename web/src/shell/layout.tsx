@@ -25,7 +25,7 @@ const PRELOAD_AFTER_MS = 1500;
 
 type Open = 'palette' | 'keys' | 'more' | null;
 
-/** What stays around every view. */
+/** The frame around every view. */
 export function Layout() {
   const queries = useQueryClient();
   const navigate = useNavigate();

@@ -18,7 +18,7 @@ interface Goal {
   about: string;
   to: string;
   search?: Record<string, string>;
-  /** What is done instead of going somewhere. */
+  /** The action of an entry that is not a place. */
   act?: () => unknown;
   icon?: IconName;
   state?: State;
@@ -36,7 +36,7 @@ const act = (key: string, text: string, icon: IconName, does: () => unknown, abo
   icon,
 });
 
-/** What can be done with the work that is open. */
+/** Actions on the work of the current view. */
 function deedsOf(work: Work | undefined): Goal[] {
   if (!work) return [];
   const noun = isRun(work) ? 'run' : 'task';
@@ -50,7 +50,7 @@ function deedsOf(work: Work | undefined): Goal[] {
   ];
 }
 
-/** What can be begun, by its kind. */
+/** Entries for new work, by pattern. */
 function useBeginnings(): Goal[] {
   const patterns = usePatterns().data ?? [];
   const names = ['task', ...patterns.filter(({ is_broken }) => !is_broken).map(({ name }) => name)];
@@ -72,7 +72,7 @@ const goalOf = (work: Work): Goal => ({
   state: stateOf(work),
 });
 
-/** Where a hit stands; learnings and notes have no place here. */
+/** The view of a match; learnings and notes have none here. */
 function placeOf(hit: Hit): string | null {
   if (hit.id.startsWith('run_')) return `/runs/${hit.id}`;
   if (!hit.id.startsWith('task_')) return null;

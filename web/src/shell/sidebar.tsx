@@ -26,7 +26,7 @@ export const Mark = () => (
   </svg>
 );
 
-/** What needs the person in the chosen project, as the daemon counts it. */
+/** The needs in the selected project, counted by the daemon. */
 export function useNeeds() {
   const [project] = useScope();
   return useNeedPages(project);
@@ -107,7 +107,7 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
 
 const MANAGE = '\u0000';
 
-/** Whether a project was made for one run, whose id its name ends with. */
+/** Tells whether a project was made for one run, whose id ends its name. */
 const isOfRun = (name: string): boolean => / \([0-9a-z]{6}\)$/.test(name);
 
 export function Scope({ chosen }: { chosen?: () => void }) {

@@ -15,7 +15,7 @@ import { useReviewed } from './reviewed';
 
 type Look = 'unified' | 'split';
 
-/** What a piece of work changed, file by file. */
+/** The diff of work, file by file. */
 export function Changes({ work }: { work: Work }) {
   const diff = useDiff(work.id);
   const files = useMemo(() => parsePatch(diff.data?.patch ?? ''), [diff.data]);
@@ -98,7 +98,7 @@ interface TreeProps {
   at: number;
   go: (place: number) => void;
   has: (file: DiffFile) => boolean;
-  /** Whether the person has unfolded it. */
+  /** Tells whether the person has expanded the file. */
   open: boolean;
 }
 
@@ -194,7 +194,7 @@ function Lines({ lines, path, work, split }: LinesProps) {
     const at = placed(line);
     return at ? () => setOpen(placeOf(at)) : undefined;
   };
-  /** What is said about a line, or the field for it. */
+  /** The comment on a line, or the field for it. */
   const about = (line: DiffLine): ReactNode => {
     const at = placed(line);
     if (!at) return null;

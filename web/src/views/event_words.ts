@@ -2,13 +2,13 @@ import type { HistoryEvent } from '../api/history';
 import { capital, moment, shortCommit, shortId, span } from '../model/format';
 
 type Data = Record<string, unknown>;
-/** What happened, and what is to be said about it. */
+/** The title and the details of an event. */
 type Words = [what: string, about: string];
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '');
 const among = (...parts: string[]): string => parts.filter(Boolean).join(', ');
 
-/** What an agent wrote in one line, without the data that it put into a block of code. */
+/** The text of an agent in one line, without data in code blocks. */
 const said = (value: unknown): string => {
   const [prose = '', block] = text(value).split('```');
   return prose.trim().replace(/\s+/g, ' ') || (block === undefined ? '' : 'an answer as data');

@@ -9,7 +9,7 @@ import { Moment, Said } from '../parts/text';
 import { eventWords } from './event_words';
 import { WorkId } from './work_link';
 
-/** What has happened is past: nothing here moves or waits. */
+/** Past events show no moving glyphs. */
 const STATES: Record<string, State> = {
   created: 'queued',
   queued: 'queued',

@@ -84,7 +84,7 @@ export function MarkItems({ work }: { work: Work }) {
   );
 }
 
-/** What a person marked work with, each with the way to take that back where there is one. */
+/** The marks on work, each with a button to remove it if possible. */
 export function Marked({ work }: { work: Work }) {
   const mark = useMark(work);
   const snoozed = isSnoozed(work, useNow());

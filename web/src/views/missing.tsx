@@ -2,7 +2,7 @@ import { Link } from '@tanstack/react-router';
 import { Button } from '../parts/controls';
 import { View } from '../shell/layout';
 
-/** Where nothing is, or nothing is any more. */
+/** The view for an unknown address. */
 export const Missing = ({ what = 'Page not found' }: { what?: string }) => (
   <View title="Not found">
     <div className="page">

@@ -6,7 +6,7 @@ import { Prose } from '../parts/prose';
 import { Moment, Said } from '../parts/text';
 import { Act } from './act';
 
-/** What a piece of work asks, each with its field. */
+/** The open questions of work, each with a field for the answer. */
 export const Questions = ({ work }: { work: Work }) =>
   work.questions.length > 0 ? (
     work.questions.map((asked) => <OneQuestion key={asked.token} work={work} asked={asked} />)

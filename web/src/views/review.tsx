@@ -11,7 +11,7 @@ import { submitOnCommand, withCommand } from '../shell/keys';
 import { useLink } from '../shell/link';
 import { asMessage, type Comment, placeOf, useComments } from './comments';
 
-/** Where one writes what is to be said about a line. */
+/** The field for a comment on a line. */
 export function Written(props: { text: string; keep: (text: string) => void; close: () => void }) {
   const [text, setText] = useState(props.text);
   const keep = () => {

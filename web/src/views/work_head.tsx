@@ -29,7 +29,7 @@ import { Questions } from './questions';
 import { lineText } from './task/line_text';
 import { WorkLink } from './work_link';
 
-/** Where a piece of work is: its project, what it belongs to, its id. */
+/** The breadcrumbs of work: project, parent run and id. */
 export function Crumbs({ work }: { work: Work }) {
   const parent = parentOf(work);
   return (
@@ -117,7 +117,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   );
 }
 
-/** What the agent of an attempt does at this moment. */
+/** The current action of an attempt's agent. */
 function Doing({ attempt }: { attempt: string }) {
   const activity = useActivity(attempt);
   const [name, text] = [activity?.name ?? '', activity ? lineText(activity) : ''];
@@ -288,7 +288,7 @@ export interface Tab {
   name: string;
   label: string;
   count?: string | number | null;
-  /** What waits there for the person. */
+  /** The reason why the tab needs the person. */
   waits?: string | null;
 }
 

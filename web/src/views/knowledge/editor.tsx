@@ -12,7 +12,7 @@ interface InputProps {
   about?: string;
   choices?: string[];
   disabled?: boolean;
-  /** What is wrong with it. */
+  /** The error of the field. */
   problem?: string;
 }
 
@@ -70,11 +70,11 @@ interface EditorProps {
   remove?: () => void;
   close: () => void;
   children: ReactNode;
-  /** What is known about it besides what can be changed. */
+  /** Facts that cannot be edited. */
   facts?: ReactNode;
 }
 
-/** What stands beside a list, to look at one of its things and to change it. */
+/** The panel beside a list, for viewing and editing one item. */
 export function Editor(props: EditorProps) {
   const keep = (event: FormEvent) => {
     event.preventDefault();

@@ -21,7 +21,7 @@ import { Editor, Input } from './editor';
 
 const NEW: TemplateSpec = { name: '', guidelines: '', agent: null, model: null, directory: null };
 
-/** How many of the tasks that used it succeeded. */
+/** The success rate of tasks with the template. */
 export function succeeded({ records }: Template): string {
   const tasks = records.reduce((sum, record) => sum + record.tasks, 0);
   const completed = records.reduce((sum, record) => sum + record.completed, 0);
@@ -194,7 +194,7 @@ export function SaveTemplate({ spec, close }: { spec: TemplateSpec; close: () =>
   );
 }
 
-/** What came of the tasks that used a template, for each model. */
+/** The outcomes of tasks with a template, by model. */
 export function Record({ template }: { template: Template }) {
   if (template.records.length === 0)
     return <p className="faint">No task with this template has ended yet.</p>;

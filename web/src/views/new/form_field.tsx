@@ -15,7 +15,7 @@ interface Props {
   known: Known;
 }
 
-/** What can be chosen here. */
+/** The values to choose from. */
 export interface Known {
   directories: string[];
   agents: Agent[];

@@ -1,6 +1,6 @@
 import type { Typed } from './schema';
 
-/** What a pattern does, and how its work is verified with and without commands of the form. */
+/** The steps of a pattern, and its verification with and without checks in the form. */
 interface Steps {
   work: string;
   /** By default the commands alone decide. */
@@ -100,7 +100,7 @@ const DELIVERY: Record<string, string> = {
   pr: 'Completed work is pushed as a pull request.',
 };
 
-/** What follows when this is started, step by step. */
+/** The steps that follow a start. */
 export function happensOf(pattern: string, typed: Typed, agent: string | undefined): string[] {
   const steps = STEPS[pattern]?.(typed);
   const command = ['tracks', 'debate'].includes(pattern) ? '' : typed.verify;

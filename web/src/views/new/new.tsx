@@ -39,7 +39,7 @@ import {
 } from './schema';
 import { triggerOf, triggerWords, WhenGroup, whenOf, wrongTimes } from './when';
 
-/** What a pattern is about, though it need not be typed. */
+/** Fields that are important for a pattern although they are optional. */
 const MAIN = ['features', 'tracks', 'items', 'saved', 'action'];
 const WHERE = ['directory', 'agent', 'model', 'template', 'project', 'interactive'];
 const LIMITS = [
@@ -52,7 +52,7 @@ const LIMITS = [
   'at_once',
 ];
 const PROOF = ['checks', 'until', 'eval', 'direction', 'target', 'verify', 'success_criteria'];
-/** Who takes part, where that is what the pattern is about. */
+/** Fields for the participants of a pattern. */
 const WHO = ['candidates', 'count', 'sides', 'implementers', 'reviewers'];
 /** Of what is decided otherwise than by commands. */
 const JUDGED = ['judge', 'eval_prompt', 'judge_model', 'eval_mode'];
@@ -131,7 +131,7 @@ function useDraft(pattern: string): [Typed, (values: Typed) => void, () => void]
   return [typed, (values) => keep(JSON.stringify({ ...typed, ...values })), () => keep('{}')];
 }
 
-/** Where work was done lately, the latest first; of the chosen project before all others. */
+/** Recent directories, the latest first; those of the selected project before all others. */
 function useDirectories(project: string | undefined): string[] {
   const work = [...useActive().work, ...useEnded().work].sort((a, b) =>
     b.created_at.localeCompare(a.created_at),
@@ -166,7 +166,7 @@ interface FormProps {
   when: string | undefined;
   schema: Schema;
   defs: Record<string, Schema>;
-  /** Whether the first field had the focus: the form of another pattern does not take it again. */
+  /** Tells whether the first field had the focus: the form of another pattern does not take it again. */
   hasFocused: RefObject<boolean>;
   children: ReactNode;
 }

@@ -248,30 +248,30 @@ const REQUIRED: Record<string, string> = {
 
 /** The problems that the form can see without the daemon, by field. */
 export function wrongsOf(pattern: string, fields: Field[], typed: Typed): Record<string, string> {
-  const found: Record<string, string> = {};
+  const problems: Record<string, string> = {};
   const has = (name: string) => !!typed[name]?.trim();
   for (const field of fields) {
     const value = given(field, typed[field.name] ?? '');
-    if (field.required && value === undefined) found[field.name] = REQUIRED[field.name] ?? 'Required.';
+    if (field.required && value === undefined) problems[field.name] = REQUIRED[field.name] ?? 'Required.';
     const isNumber = field.input === 'number' || field.input === 'duration';
-    if (isNumber && typeof value === 'string') found[field.name] = field.wrong;
+    if (isNumber && typeof value === 'string') problems[field.name] = field.wrong;
   }
   if (has('directory') && !typed.directory?.startsWith('/'))
-    found.directory = 'An absolute path, such as /home/you/project.';
-  if (has('interactive')) delete found.prompt;
+    problems.directory = 'An absolute path, such as /home/you/project.';
+  if (has('interactive')) delete problems.prompt;
   if (pattern === 'pipeline' && linesOf(typed.steps ?? '').length < 2)
-    found.steps = 'Enter at least two steps, one per line.';
+    problems.steps = 'Enter at least two steps, one per line.';
   if (pattern === 'batch' && !has('items') && !has('saved'))
-    found.items = 'Enter at least one item, or choose a saved list.';
+    problems.items = 'Enter at least one item, or choose a saved list.';
   if (pattern === 'loop') {
-    if (!has('prompt') && !has('steps')) found.prompt = REQUIRED.prompt ?? '';
+    if (!has('prompt') && !has('steps')) problems.prompt = REQUIRED.prompt ?? '';
     const by = untilOf(typed);
     if (by === 'commands' && !has('until'))
-      found.until = 'Enter a command that passes when the work is done.';
-    if (by === 'number' && !has('eval')) found.eval = 'Enter a command that prints the score.';
-    if (by === 'number' && !has('direction')) found.direction = 'Choose a direction.';
+      problems.until = 'Enter a command that passes when the work is done.';
+    if (by === 'number' && !has('eval')) problems.eval = 'Enter a command that prints the score.';
+    if (by === 'number' && !has('direction')) problems.direction = 'Choose a direction.';
   }
-  return found;
+  return problems;
 }
 
 export type Until = 'commands' | 'number' | 'judge';
@@ -301,7 +301,7 @@ export function problemsOf(
   fields: { name: string; label?: string }[],
   typed: Typed,
 ): Record<string, string> {
-  const found: Record<string, string> = {};
+  const problems: Record<string, string> = {};
   const known = new Map(fields.map(({ name, label }) => [name, label ?? name]));
   for (const problem of error.fields) {
     const place = [...namesIn(problem, typed), ...problem.names].find((name) => known.has(name));
@@ -310,9 +310,9 @@ export function problemsOf(
       place === 'agent' && !typed.agent && error.code === 'agent_not_found'
         ? `Choose an agent: no default is set. ${error.hint ?? ''}`
         : inWords(problem, place, known);
-    found[place] = found[place] ? `${found[place]} ${words}` : words;
+    problems[place] = problems[place] ? `${problems[place]} ${words}` : words;
   }
-  return found;
+  return problems;
 }
 
 /** What the field that a problem is about may be called in the form. */

@@ -77,7 +77,7 @@ interface Props {
   typed: Typed;
   type: (name: string, value: string) => void;
   problems: Record<string, string>;
-  /** Whether the work can wait for other work: tasks can. */
+  /** Tells whether the work can wait for other work: tasks can. */
   waits: boolean;
 }
 

@@ -201,7 +201,7 @@ const CAUSES: Record<string, string> = {
   limit: 'A limit was reached',
 };
 
-/** What several have in common, in a few words. */
+/** The common subject of several needs. */
 function subjectOf({ kind, failure, agent, count }: Need): [string, string] {
   if (kind === 'look') return [`${counted(count, 'result')} to review`, 'completed, not proven'];
   const stopped = `${counted(count, 'task')} failed`;

@@ -20,7 +20,7 @@ import { Waiting } from './waiting';
 
 const RESULTS = 8;
 
-/** What needs the person, what moves, what waits, what came out. */
+/** Now: what needs the person, active work, waiting work and results. */
 export function Now() {
   const [project] = useScope();
   const active = useActive(project);
@@ -96,7 +96,7 @@ function Pulse({ needs, running }: { needs: number; running: number }) {
   );
 }
 
-/** What ended today, counted by the daemon over all work. */
+/** The totals of today, counted by the daemon over all work. */
 function totals({ completed, verified, merged, failed, cancelled, started }: Sums): string {
   if (completed + failed + cancelled + merged === 0) {
     return started > 0 ? `${grouped(started)} started today, no results yet` : 'No results yet today';

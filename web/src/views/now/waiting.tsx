@@ -14,11 +14,11 @@ const MOST = 50;
 interface Props {
   work: Work[];
   all: Work[];
-  /** How much work is open and not in these lists. */
+  /** The amount of open work that is not in these lists. */
   unlisted: number;
 }
 
-/** What starts or goes on by itself, and what it waits for; what waits for one account is one row. */
+/** Work that starts or continues by itself, with the reason for the wait; one row per rate-limited account. */
 export function Waiting({ work, all, unlisted }: Props) {
   const agents = useAgents().data ?? [];
   const titles = new Map(all.map((item) => [item.id, item.title]));
@@ -75,7 +75,7 @@ function Limited({ agent, name, tasks }: { agent: Agent | undefined; name: strin
   const test = useAgentTest(name);
   const first = tasks[0];
   const until = agent?.paused_until ?? first?.not_before;
-  const found = test.data;
+  const result = test.data;
   return (
     <li className="of-account">
       <Glyph state="limit" />
@@ -97,9 +97,9 @@ function Limited({ agent, name, tasks }: { agent: Agent | undefined; name: strin
       <Act small look="quiet" disabled={test.isPending} onClick={() => test.mutate()}>
         {test.isPending ? 'Testing…' : 'Test now'}
       </Act>
-      {found && !found.usable && (
+      {result && !result.usable && (
         <span className="c-bad small whole">
-          <Said>{found.problem ?? 'No answer.'}</Said>
+          <Said>{result.problem ?? 'No answer.'}</Said>
         </span>
       )}
       <Problem error={test.error} />

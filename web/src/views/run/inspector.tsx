@@ -16,7 +16,7 @@ import { taskOf } from './step_facts';
 const number = (value: unknown): number | null => (typeof value === 'number' && value > 0 ? value : null);
 const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
 
-/** What will end a run, what it is measured by, what was asked, and where it is. */
+/** Limits, score command, prompt and workspace of a run. */
 export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
   const asked = text(run.spec.prompt) ?? text(run.spec.goal);
   const measure = text(run.spec.eval);
@@ -48,7 +48,7 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What a run was asked for, and where nothing was said, what its pattern does then. */
+/** The value of a field in the specification, or the default of the pattern. */
 function useLimits(run: Run): Record<string, unknown> {
   const schema = usePatterns().data?.find(({ name }) => name === run.pattern)?.spec_schema;
   const known = (schema?.properties ?? {}) as Record<string, { default?: unknown }>;

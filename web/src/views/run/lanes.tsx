@@ -36,7 +36,7 @@ function stateOf(feature: Feature, run: Run): State {
   return within(run, feature.phase === 'waiting' || feature.phase === 'open' ? 'todo' : 'run');
 }
 
-/** What is to be known of a feature in a line. */
+/** The state of a feature in a line. */
 function about(feature: Feature, state: State): string {
   if (feature.reason) return oneLine(inline(feature.reason));
   if (feature.status === 'passed')

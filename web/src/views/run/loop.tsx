@@ -148,7 +148,7 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What the agent of an iteration cost; – where it told nothing. */
+/** The cost of an iteration; – if its agent reported none. */
 function costOf({ task }: Iteration): string {
   const usd = task?.ended_at ? taskOf(task)?.cost_usd : undefined;
   return usd === undefined ? '' : money(usd, '–');

@@ -5,10 +5,10 @@ import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { within } from './within';
 
-/** What a phase is called, what is known of it, and its sign once it is past: green if all of it is done. */
+/** The name of a phase, details, and its state when it is past. */
 export type Phase = [name: string, about: string, after?: State];
 
-/** How far a run is in what it does one after the other. */
+/** The phases of a run with the current one. */
 export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: number }) {
   return (
     <ol className="phases panel">

@@ -87,7 +87,7 @@ export const nodeOf = ({ dependsOn, task, ...part }: Part): Node => ({
 
 export const phaseOf = (run: Run): string => String(run.progress.phase ?? '');
 
-/** What must be true in the end: as it was worked out, or as it was asked for. */
+/** The success criteria: those that the team agreed on, or those of the specification. */
 export function criteriaOf(run: Run): string[] {
   const told = (run.result as { success_criteria?: string[] } | null)?.success_criteria;
   return told ?? (Array.isArray(run.spec.success_criteria) ? run.spec.success_criteria.map(String) : []);

@@ -13,7 +13,7 @@ import { meanings, within } from './within';
 
 const PHASES = ['intake', 'plan', 'work', 'verify', 'review'];
 
-/** Where a team is: what it has done, does and will do. */
+/** The phases of a team. */
 export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
   const parts = planOf(run, steps, planned(steps).at(-1) ?? 0);
   const merged = parts.filter((part) => part.state === 'merged').length;
@@ -34,7 +34,7 @@ export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
   return <Phases run={run} phases={phases} at={placeOf(run)} />;
 }
 
-/** The phase that it is at; between iterations and at the end, the one that the last came to. */
+/** The current phase; between iterations and at the end, the last one of the last iteration. */
 function placeOf(run: Run): number {
   const at = PHASES.indexOf(phaseOf(run));
   if (at >= 0) return at;

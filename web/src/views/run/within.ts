@@ -33,6 +33,6 @@ const WORDS: Partial<Record<State, string>> = {
 /** A state in words. */
 export const wordsFor = (state: State): string => WORDS[state] ?? '';
 
-/** What the signs of a plan mean, of those that are in it. */
+/** The legend of the glyphs in a plan. */
 export const meanings = (parts: { state: State }[]): Partial<Record<State, string>> =>
   Object.fromEntries(parts.map(({ state }) => [state, wordsFor(state)]));

@@ -112,7 +112,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What the worklog says of a phase, or until it does, what its agent said. */
+/** The worklog entry of a phase, or else the answer of its agent. */
 function textOf(step: Step, worklog: { task: string; text: string }[]): string {
   const said = taskOf(step)?.text ?? '';
   const review = step.role === 'review' ? objectIn<{ summary?: string }>(said)?.summary : null;

@@ -47,7 +47,7 @@ const TOLD: [string, string][] = [
   ['template', 'Template'],
 ];
 
-/** What a schedule starts: what is asked for, of whom, and the checks. */
+/** The work that a schedule starts: prompt, agent and checks. */
 function startsOf(schedule: Schedule): [string, React.ReactNode][] {
   const spec = schedule.spec as Record<string, unknown>;
   const facts: [string, React.ReactNode][] = TOLD.filter(([name]) => typeof spec[name] === 'string').map(

@@ -21,7 +21,7 @@ export function Locks() {
     return (
       <Empty title="No locks">
         <p>
-          Agents that share a checkout hold the files they write; you do with{' '}
+          Agents that share a checkout lock the files that they write. Lock files yourself with{' '}
           <span className="mono">kapelle locks take PATH</span>.
         </p>
       </Empty>
@@ -36,7 +36,7 @@ export function Locks() {
   );
 }
 
-/** What the glyph of a lock shows: who holds it, or that somebody waits for it. */
+/** The glyph of a lock: held, or waiting. */
 function holderOf(isHeld: boolean, isMine: boolean): { state: State; label: string } {
   if (!isHeld) return { state: 'blocked', label: 'waiting' };
   return isMine ? { state: 'idle', label: 'held by you' } : { state: 'run', label: 'held' };

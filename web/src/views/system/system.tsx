@@ -52,7 +52,7 @@ export function View() {
   );
 }
 
-/** What this browser does by choice, and what the daemon goes by. */
+/** Settings of this browser and of the daemon. */
 const Settings = () => (
   <>
     <ThisBrowser />
@@ -79,9 +79,8 @@ function ThisBrowser() {
         </label>
         {problem && <Problem error={new Error(problem)} />}
         <p className="hint">
-          It needs an open tab. A webhook or a command tells you without:{' '}
-          <span className="mono">[notify]</span> in your config.toml, then{' '}
-          <span className="mono">kapelle notify test</span>.
+          Needs an open tab. Webhooks and commands work without one: <span className="mono">[notify]</span> in
+          your config.toml, then <span className="mono">kapelle notify test</span>.
         </p>
       </div>
       <div>
@@ -94,8 +93,7 @@ function ThisBrowser() {
           Keyboard shortcuts
         </label>
         <p className="hint">
-          Without them, {withCommand('K')} still searches and goes to places. Switch them off where you speak
-          to the machine.
+          Turn off if you use speech input. {withCommand('K')} opens the search in any case.
         </p>
       </div>
       <div className="tbar">
@@ -107,7 +105,7 @@ function ThisBrowser() {
   );
 }
 
-/** What the daemon goes by, as far as it tells. */
+/** The daemon's settings for work. */
 function ThisDaemon() {
   const daemon = useDaemon().data;
   const agents = useAgents().data;
@@ -129,7 +127,7 @@ function ThisDaemon() {
         ]}
       />
       <p className="hint mt-3">
-        <span className="mono">kapelle config show</span> tells every setting and where it comes from,{' '}
+        <span className="mono">kapelle config show</span> shows every setting with its source,{' '}
         <span className="mono">kapelle config set limits.max_attempts 8</span> changes one, and a repository
         has its own in <span className="mono">.kapelle/config.toml</span>.
       </p>
@@ -144,7 +142,7 @@ function agentState(agent: Agent): State {
 }
 
 function loginOf({ login }: Agent): string {
-  if (!login.needed) return 'none needed';
+  if (!login.needed) return 'not required';
   if (login.source === 'none') return 'not logged in';
   return login.variable ? `${login.source}, ${login.variable}` : login.source;
 }

@@ -10,12 +10,12 @@ import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 
 type CheckSpec = Task['check_specs'][number];
-/** What a check is called, before it is made. */
+/** The name of a check that has not run yet. */
 export const nameOf = (spec: CheckSpec): string => spec.name ?? spec.command ?? spec.kind ?? '';
 
 type Running = components['schemas']['RunningCheck'] | null | undefined;
 
-/** What Kapelle itself ran, and what that printed. */
+/** The checks of a task with their output. */
 export function Checks({ task }: { task: Task }) {
   const { checks, checking: running } = task;
   const made = checks.length + (running ? 1 : 0);
@@ -68,7 +68,7 @@ const Pending = ({ specs }: { specs: CheckSpec[] }) =>
     </section>
   );
 
-/** What the checks said when they were made once more, and the way to have that done. */
+/** The results of re-run checks, and the button to run them again. */
 function Again({ task }: { task: Task }) {
   const check = useAction(() => actions.task(task.id, 'check'));
   const again = task.checked_again;

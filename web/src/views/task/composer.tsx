@@ -11,12 +11,12 @@ import { usePreference } from '../../shell/preferences';
 import { useComments } from '../comments';
 import { WorkLink } from '../work_link';
 
-const TOLD = {
+const DELIVERY = {
   now: 'Delivered now.',
   next_attempt: 'Will be delivered after this attempt.',
 };
 
-/** The next message to an agent: at work it is told, and after its end the task goes on with it. */
+/** The next message to an agent: delivered to a running one, or the prompt of the next attempt. */
 export function Composer({ task }: { task: Task }) {
   const [typed, setTyped] = usePreference(`message.${task.id}`, '');
   const away = useLink().state === 'away';
@@ -37,7 +37,7 @@ export function Composer({ task }: { task: Task }) {
       say.mutate(message, {
         onSuccess: ({ told }) => {
           setTyped('');
-          tell({ state: 'queued', text: TOLD[told] });
+          tell({ state: 'queued', text: DELIVERY[told] });
         },
       });
   };

@@ -22,7 +22,7 @@ type Distance = 'outline' | 'conversation' | 'everything';
 
 const NEAR_PX = 120;
 
-/** What was said and done, at one of three distances. */
+/** The conversation of a task, at one of three levels of detail. */
 export function Conversation({ task }: { task: Task }) {
   const active = !hasEnded(task) && task.status === 'running';
   const [distance, choose] = useState<Distance>('conversation');
@@ -126,7 +126,7 @@ export function Conversation({ task }: { task: Task }) {
   );
 }
 
-/** Where what comes before is read, by whoever scrolls up to it. */
+/** Loads earlier lines when the person scrolls up to it. */
 function Earlier({ read }: { read: () => Promise<void> }) {
   const row = useRef<HTMLDivElement>(null);
   const last = useRef(window.scrollY);
@@ -150,14 +150,14 @@ function Earlier({ read }: { read: () => Promise<void> }) {
   );
 }
 
-/** Where the conversation ends on the page: in narrow windows other things come below it. */
+/** The end of the conversation on the page: narrow windows show other things below it. */
 function bottom(): number {
   const body = document.querySelector('.cols > .body')?.getBoundingClientRect();
   const bar = document.querySelector<HTMLElement>('.tabbar')?.offsetHeight ?? 0;
   return (body?.bottom ?? 0) + window.scrollY + bar;
 }
 
-/** Where what stays in sight at the top ends. */
+/** The lower edge of the header that stays in sight. */
 const under = (): number => {
   const tabs = document.querySelector('.tabs')?.getBoundingClientRect();
   return tabs && tabs.top < 300 ? tabs.bottom + 8 : 8;
@@ -197,7 +197,7 @@ function useFollow(blocks: Block[], active: boolean, long: boolean): [boolean, (
   return [shown, end];
 }
 
-/** How many blocks have come since one stopped following the end. */
+/** The number of new blocks since the person stopped following the end. */
 function useBelow(blocks: Block[], follows: boolean): number {
   const last = useRef<string | undefined>(undefined);
   if (follows) last.current = blocks.at(-1)?.key;
@@ -211,7 +211,7 @@ interface BlocksProps {
   /** Which of them is gone to, once. */
   goal: number | null;
   reached: () => void;
-  /** Whether a ruler stands beside them. */
+  /** Tells whether there is a ruler beside the blocks. */
   ruled: boolean;
   children: (block: Block) => ReactNode;
 }
@@ -329,7 +329,7 @@ interface YouSaidProps {
   state: PersonMessage['state'];
 }
 
-/** What a person said, and whether the agent has read it. */
+/** A message of a person with its delivery state. */
 const YouSaid = ({ kind, text, question, at, state }: YouSaidProps) => (
   <div className="you-said">
     <div className="by">
@@ -475,13 +475,13 @@ function Tools({ uses, underWay }: { uses: ToolUse[]; underWay: boolean }) {
 const HEAD = 60;
 const TAIL = 40;
 
-/** How long a call is under way; of one that had begun before the page looked, at least. */
+/** The duration of a running tool call; at least the time since the page was opened. */
 function noteState(isBad: boolean, about: string): State {
   if (isBad) return 'bad';
   return about === 'question' ? 'you' : 'todo';
 }
 
-/** How long a tool has been running; without its start, at least as long as the page shows it. */
+/** The duration of a tool call as text; a lower bound if its start is unknown. */
 function durationSoFar(seconds: number, isStartKnown: boolean): string {
   if (isStartKnown) return `${clock(seconds)} so far`;
   return seconds < 1 ? 'running' : `more than ${clock(seconds)}`;

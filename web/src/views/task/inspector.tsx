@@ -145,13 +145,13 @@ function Around({ task }: { task: Task }) {
 }
 
 function Neighbour({ id, as }: { id: string; as: string }) {
-  const found = useOne(id).data;
-  if (!found) return null;
+  const work = useOne(id).data;
+  if (!work) return null;
   return (
-    <WorkLink work={found}>
-      <Glyph state={stateOf(found)} />
+    <WorkLink work={work}>
+      <Glyph state={stateOf(work)} />
       <span className="cut">
-        <Said>{found.title}</Said>
+        <Said>{work.title}</Said>
       </span>
       <span className="end">{as}</span>
     </WorkLink>

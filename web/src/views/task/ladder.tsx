@@ -12,7 +12,7 @@ import { countLines, PlusMinus } from '../patch';
 import { nameOf } from './checks';
 import { oneLine } from './line_text';
 
-/** How far what was said has been proven: said, changed, checked, merged. */
+/** The evidence for a task in four steps: reported, changed, checked, merged. */
 export function Ladder({ task }: { task: Task }) {
   return (
     <ol className="ladder panel four">

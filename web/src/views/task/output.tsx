@@ -85,7 +85,7 @@ function lineWith({ begins, end }: Piece, byte: number): number {
 
 const MOST_HITS = 1000;
 
-/** Where something was found, in bytes. */
+/** The position of a match, in bytes. */
 interface Mark {
   at: number;
   length: number;

@@ -8,12 +8,12 @@ const DAY_MS = 86_400_000;
 const GAP = 1;
 
 type Row = Usage['rows'][number];
-/** How attempts ended, from the bottom of a bar to its top. */
+/** The outcomes of attempts, from the bottom of a bar to its top. */
 const ENDS = [
-  { look: 'ok', label: 'ended verified', of: ['verified'] },
+  { look: 'ok', label: 'verified', of: ['verified'] },
   { look: 'bad', label: 'failed or cancelled', of: ['failed', 'cancelled', 'lost'] },
-  { look: 'said', label: 'only said', of: ['completed'] },
-  { look: 'go', label: 'still going', of: ['running'] },
+  { look: 'said', label: 'unverified', of: ['completed'] },
+  { look: 'go', label: 'running', of: ['running'] },
 ] as const;
 
 const Legend = () => (

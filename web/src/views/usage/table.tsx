@@ -7,7 +7,7 @@ import { Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
 import { daysFrom } from './day_chart';
 
-/** What one attempt cost that was verified, with all that led to none. */
+/** The cost per verified attempt, including unverified attempts. */
 export function perVerified(sum: UsageSum): string {
   if (sum.verified === 0) return '–';
   const { usd, unknown } = priceOfSum(sum);
@@ -20,7 +20,7 @@ interface Props {
   by: UsageBy;
   rows: Row[];
   total: UsageSum;
-  /** The same by days, for what each has small bars; null where a row is of something else. */
+  /** The sums by day, for the small bars; null if the rows have no such bars. */
   days: Row[] | null;
 }
 
@@ -34,7 +34,7 @@ export function Table({ by, rows, total, days }: Props) {
         <thead>
           <tr>
             <th>
-              <span className="vh">Of what</span>
+              <span className="vh">Name</span>
             </th>
             {days && <th className="byday">by day</th>}
             <th className="num">Attempts</th>
@@ -42,7 +42,7 @@ export function Table({ by, rows, total, days }: Props) {
             <th className="num rare">cached</th>
             <th className="num">Out</th>
             <th className="num">Verified</th>
-            <th className="num">per verified one</th>
+            <th className="num">per verified attempt</th>
             <th className="num">Cost</th>
             <th className="part">
               <span className="vh">Share of the cost</span>

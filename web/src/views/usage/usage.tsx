@@ -80,7 +80,7 @@ export function View() {
                 { value: 'template', label: 'Template' },
               ]}
             />
-            <span className="dim">split by</span>
+            <span className="dim">then by</span>
             <Choices
               label="Then by"
               value={across}
@@ -114,7 +114,7 @@ export function View() {
 
 const LOST = new Set(['failed', 'cancelled', 'lost']);
 
-/** What the table holds, as a file that a spreadsheet opens. */
+/** The table as CSV. */
 function save({ by, across, rows }: Usage): void {
   const names = [by, ...(across ? [across] : []), 'attempts', 'verified', 'input_tokens', 'cached_tokens'];
   const header = [...names, 'output_tokens', 'turns', 'cost_usd', 'unknown_cost', 'unreported'];
@@ -140,7 +140,7 @@ function cell(value: string | number | null | undefined): string {
   return `"${value.replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
 }
 
-/** How many attempts have no known price. */
+/** The number of attempts without a known price, as text. */
 function pricesLine(unknown: number, attempts: number): string {
   if (unknown > 0) return `${counted(unknown, 'attempt')} without a known price`;
   return attempts > 0 ? 'all prices known' : '';

@@ -13,7 +13,7 @@ const STATES: State[] = [
   'queued', 'blocked', 'running', 'waiting', 'paused', 'completed', 'failed', 'cancelled',
   'needs_you', 'verified', 'unverified', 'merged', 'lost', 'rate_limited',
 ]; // biome-ignore format: a list
-/** What a state may be called besides. */
+/** Aliases of states. */
 const CALLED: Record<string, State> = {
   you: 'needs_you', needs: 'needs_you', ok: 'verified', said: 'unverified', run: 'running', bad: 'failed',
   limit: 'rate_limited', unproven: 'unverified',
@@ -27,7 +27,7 @@ export const tokensOf = (filter: string): Token[] =>
     .map(([text, name = '', wanted = '']) => ({ text, name, wanted }))
     .filter(({ name }) => FIELDS.has(name));
 
-/** What a filter holds besides. */
+/** The other fields of a filter. */
 export const wordsOf = (filter: string): string =>
   tokensOf(filter)
     .reduce((text, token) => text.replace(token.text, ''), filter)
@@ -47,17 +47,17 @@ function momentOf(text: string): string | null {
   return Number.isNaN(Date.parse(text)) ? null : new Date(text).toISOString();
 }
 
-/** Whether a word is the beginning of one that is known: it is still being typed. */
+/** Tells whether a word is the beginning of a known one, so that the person is still typing it. */
 const isBegun = (known: readonly string[], word: string): boolean =>
   known.some((one) => one.startsWith(word));
 
 export interface Asked {
   filter: Filter;
-  /** What a token says that the daemon does not know. */
+  /** The error for a token that the daemon does not know. */
   problem: string | null;
 }
 
-/** What the daemon is asked for by a filter as it is typed. */
+/** The query for a filter text. */
 export function askedBy(typed: string): Asked {
   const filter: Filter = {};
   const words = wordsOf(typed);

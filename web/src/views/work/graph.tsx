@@ -101,15 +101,18 @@ export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
       <header>
         <h2>Dependencies</h2>
         <span className="faint">
-          {more || work.length > shown.length ? `latest ${shown.length}` : counted(shown.length, 'piece')} of
-          work
+          {more || work.length > shown.length
+            ? `latest ${shown.length} items`
+            : counted(shown.length, 'item')}
         </span>
         {work.length > CROWD && (
           <Button small look="quiet" onClick={() => unfold(!unfolded)}>
             {unfolded ? 'Hide finished' : 'Show finished'}
           </Button>
         )}
-        <Legend of={{ run: 'at work', ok: 'verified', said: 'only said', blocked: 'waits', bad: 'failed' }} />
+        <Legend
+          of={{ run: 'at work', ok: 'verified', said: 'unverified', blocked: 'waiting', bad: 'failed' }}
+        />
       </header>
       <Graph
         nodes={nodes}

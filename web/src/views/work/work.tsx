@@ -83,7 +83,7 @@ export function View() {
   );
 }
 
-/** What names a field is a chip; the field below holds the rest, and what is being typed. */
+/** Filters by field are chips; the input holds the other words. */
 function FilterBox({ value, change }: { value: string; change: (value: string) => void }) {
   const [typed, setTyped] = useState(() => wordsOf(value));
   const [tokens, setTokens] = useState(() => tokensOf(value));
@@ -264,7 +264,7 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   );
 }
 
-/** What work that has not ended is at, or waits for. */
+/** The current activity of open work, or what it waits for. */
 function atWhat(work: Work, titleOf: RowProps['titleOf']): string {
   if (work.reason) return named(work.reason, titleOf);
   return isRun(work) ? progressOf(work) : work.status;
