@@ -126,9 +126,7 @@ def test_a_narrow_list_names_repositories_and_unreported_tokens_are_unknown(
             expect(evidence).to_contain_text("not merged")
             assert evidence.evaluate(UNCUT), width
     page.goto(f"{url_of(kapelle)}/report")
-    expect(
-        page.get_by_text("3 things asked for, 2 done (1 verified, 1 not), 1 failed;")
-    ).to_be_visible()
+    expect(page.get_by_text("3 items, 2 done (1 verified, 1 not), 1 failed;")).to_be_visible()
     assert is_within(page)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"{url_of(kapelle)}/usage")

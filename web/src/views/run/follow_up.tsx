@@ -26,7 +26,7 @@ export function FollowUp({ run }: { run: Run }) {
           // biome-ignore lint/a11y/noAutofocus: one has come here to type
           autoFocus={location.hash === '#continue'}
           aria-label="Continue this run"
-          placeholder="Continue: what is left to do?"
+          placeholder="What is left to do?"
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}

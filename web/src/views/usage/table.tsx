@@ -42,7 +42,7 @@ export function Table({ by, rows, total, days }: Props) {
             <th className="num rare">cached</th>
             <th className="num">Out</th>
             <th className="num">Verified</th>
-            <th className="num">per verified attempt</th>
+            <th className="num">per verified</th>
             <th className="num">Cost</th>
             <th className="part">
               <span className="vh">Share of the cost</span>
