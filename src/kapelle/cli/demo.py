@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from kapelle.cli.command import JsonFlag, flag, option
-from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
+from kapelle.cli.states import DONE, WORK_FAILED
 from kapelle.domain.errors import InvalidInput
 
 OPENING = """\

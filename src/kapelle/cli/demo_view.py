@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from textwrap import indent
 
-from kapelle.cli.events import passage
-from kapelle.cli.follow import live
-from kapelle.cli.format import (
+from kapelle.cli.events import read_event
+from kapelle.cli.layout import (
     STATUS_STYLE,
-    colourful,
     command_lines,
-    one_line,
+    format_table,
     paint,
-    table,
-    wrapped,
+    uses_colours,
+    wrap_line,
 )
-from kapelle.cli.logs import Passage, show
+from kapelle.cli.live_view import draw_live
+from kapelle.cli.passages import Passage, event_passage, print_passage
+from kapelle.cli.text import one_line
 from kapelle.client.protocol import ServerEvent
 from kapelle.demo.report import DemoReport, TasksById, join_names
 from kapelle.demo.sandbox import Sandbox
@@ -32,14 +32,14 @@ class DemoView:
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._began_at = time.monotonic()
-        self._show: Callable[[Passage | None], None] = show
+        self._show: Callable[[Passage | None], None] = print_passage
 
     def say(self, text: str = "", style: str | None = None) -> None:
         """Show lines of text."""
         if self._quiet:
             return
         margin = len(text) - len(text.lstrip())
-        lines = "\n".join(wrapped(line, margin) for line in text.split("\n"))
+        lines = "\n".join(wrap_line(line, margin) for line in text.split("\n"))
         self._show(Passage(lines, style))
 
     @contextmanager
@@ -47,12 +47,12 @@ class DemoView:
         """Show the state of the tasks below the lines, in a terminal."""
         self.say()
         self._began_at = time.monotonic()
-        if self._quiet or not colourful():
+        if self._quiet or not uses_colours():
             yield
             return
-        with live(tasks.values()) as self._show:
+        with draw_live(tasks.values()) as self._show:
             yield
-        self._show = show
+        self._show = print_passage
 
     def show_task_event(self, key: str, event: ServerEvent, tasks: TasksById) -> None:
         """Show an event of a task, if it changes the task's status."""
@@ -64,9 +64,12 @@ class DemoView:
 
     def show_run_event(self, event: ServerEvent) -> None:
         """Show an event of a run."""
-        shown = passage(event.data)
-        if shown is not None:
-            self.say(indent(shown.text, "   "), shown.style)
+        data = read_event(event)
+        if data is None:
+            return
+        passage = event_passage(data)
+        if passage is not None:
+            self.say(indent(passage.text, "   "), passage.style)
 
 
 def _change(key: str, event: ServerEvent, tasks: TasksById) -> tuple[str, str]:
@@ -97,11 +100,11 @@ def result_lines(
     rows = [_row(key, task, report) for key, task in report.tasks.items()]
     styles = [STATUS_STYLE.get(task["status"]) for task in report.tasks.values()]
     yield paint("What happened", "bold")
-    for line in table(_HEADER, rows, styles):
+    for line in format_table(_HEADER, rows, styles):
         yield f"   {line}"
     yield ""
     for sentence in _sentences(report):
-        yield wrapped(f"   {sentence}", 6)
+        yield wrap_line(f"   {sentence}", 6)
     yield ""
     yield from _verdict_lines(report, is_running=page is not None)
     yield ""
@@ -122,7 +125,7 @@ def _verdict_lines(report: DemoReport, *, is_running: bool) -> Iterator[str]:
     if problems:
         yield paint("✗ The demo did not end as it should:", "red")
         for problem in problems:
-            yield wrapped(f"   {problem}", 6)
+            yield wrap_line(f"   {problem}", 6)
         return
     tests = f"{report.before} → {report.after}"
     remark = "Its daemon keeps running." if is_running else "Nothing is left running."

@@ -9,8 +9,8 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import excerpt, format_count, shorten_paths
 
-TaskFields = dict[str, Any]
-RunFields = dict[str, Any]
+TaskFields = Any
+RunFields = Any
 ReportRow = dict[str, Any]
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
