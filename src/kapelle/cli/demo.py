@@ -4,11 +4,10 @@ import os
 import shlex
 from pathlib import Path
 
-import typer
-
-from kapelle.cli.command import JsonFlag, flag, option
-from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
+from kapelle.cli.parser import command, flag, json_flag, option
+from kapelle.cli.states import DONE, WORK_FAILED
+from kapelle.cli.types import FILE
 from kapelle.domain.errors import InvalidInput
 
 OPENING = """\
@@ -17,21 +16,30 @@ and no model is asked. Everything else is real: daemon, worktrees, checks, kill 
 With an agent of yours it is `kapelle init` once, and then `kapelle run "…"`."""
 
 
+@command("demo", "kapelle demo", "kapelle demo --keep")
+@option(
+    "--dir",
+    "directory",
+    type=FILE,
+    metavar="PATH",
+    help="Directory of the demo; by default a temporary one.",
+)
+@flag("--clean", help="Remove its files at the end.")
+@flag("--keep", help="Leave its daemon running, with the page to look at.")
+@option("--playbook", type=FILE, metavar="FILE", help="Playbook for the agents.")
+@json_flag
 def demo(
-    directory: Path | None = option("PATH", "Where; by default a temporary directory.", "--dir"),
-    clean: bool = flag("Remove its files at the end."),
-    keep: bool = flag("Leave its daemon running, with the page to look at."),
-    playbook: Path | None = option(None, "Other parts for the agents to play."),
-    as_json: JsonFlag = False,
-) -> None:
-    """Watch a small ensemble of agents work on a sample repository.
+    directory: Path | None, clean: bool, keep: bool, playbook: Path | None, as_json: bool
+) -> int:
+    """Watch scripted agents work on a sample repository.
 
-    Exits with 0 only if everything came out as it should and the sample's tests pass.
+    Exits with 0 only if every step has the expected outcome and the sample's tests pass.
     """
-    from kapelle.demo.report import as_document, lines
+    from kapelle.cli.demo_view import DemoView, result_lines
+    from kapelle.demo.report import as_document
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
     from kapelle.demo.sandbox import kapelle as run_kapelle
-    from kapelle.demo.steps import View, run_demo
+    from kapelle.demo.steps import run_demo
 
     kapelle = own_name(os.environ.get("PATH"))
     if keep and clean:
@@ -42,12 +50,12 @@ def demo(
     clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
-    view = View(quiet=as_json)
+    view = DemoView(quiet=as_json)
     try:
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
         view.say()
-        with nothing_left_running(sandbox, keep=keep) as not_ended:
+        with nothing_left_running(sandbox, say, keep=keep) as not_ended:
             report = run_demo(sandbox, view, playbook)
             # The code in it is for one browser, so it is asked for at the very end.
             if keep:
@@ -56,9 +64,9 @@ def demo(
                 page = None
         report.not_ended = not_ended
         if as_json:
-            document(as_document(report, sandbox, kept=not clean) | {"page": page})
+            document(as_document(report, sandbox, is_kept=not clean) | {"page": page})
         else:
-            write(lines(report, sandbox, kapelle, kept=not clean, page=page))
+            write(result_lines(report, sandbox, kapelle, is_kept=not clean, page=page))
     except BaseException:
         if not clean:
             say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")
@@ -66,4 +74,4 @@ def demo(
     finally:
         if clean:
             sandbox.remove()
-    raise typer.Exit(WORK_FAILED if report.problems() else DONE)
+    return WORK_FAILED if report.problems() else DONE
