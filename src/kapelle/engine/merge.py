@@ -21,7 +21,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, Workspa
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import CheckResult, Task, Workspace
 from kapelle.domain.text import cut
-from kapelle.domain.views import MergeView, UndoView
+from kapelle.domain.work_views import MergeView, UndoView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.environment import Origin, list_copies_and_links

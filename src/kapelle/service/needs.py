@@ -7,11 +7,11 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.ids import is_id
 from kapelle.domain.needs import NeedKind
-from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, Run
 from kapelle.domain.specs import Name
-from kapelle.domain.task import Task
-from kapelle.domain.views import MomentText, UsageFilter, UsageSum
+from kapelle.domain.task import MomentText, Task
+from kapelle.domain.times import parse_date_or_time
+from kapelle.domain.usage import UsageFilter, UsageSum
 from kapelle.engine.parts import Parts
 from kapelle.service.report import ReportService
 from kapelle.service.work import of_repository
@@ -105,7 +105,7 @@ class NeedService:
         default the beginning of the day in UTC, and what that cost."""
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if since:
-            begin = parse_moment(since, "since")
+            begin = parse_date_or_time(since, "since")
         else:
             begin = midnight
         counts = await self._db.read(sums.count_since, begin, project)

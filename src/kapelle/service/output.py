@@ -15,7 +15,7 @@ from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, Record, RunningCheck, Task
 from kapelle.domain.text import cut
-from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
+from kapelle.domain.work_views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT, agent_of
 from kapelle.engine.tasks.browser import LARGEST, read_picture

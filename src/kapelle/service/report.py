@@ -9,24 +9,16 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import strip_kind
 from kapelle.domain.report import (
     find_group,
-    format_report,
     has_no_changes,
     next_commands,
-    parse_moment,
 )
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.views import (
-    ReportEntry,
-    ReportFilter,
-    ReportPart,
-    ReportView,
-    UsageFilter,
-    UsageReport,
-    UsageRow,
-    UsageSum,
-)
+from kapelle.domain.times import parse_date_or_time
+from kapelle.domain.usage import ReportFilter, UsageFilter, UsageReport, UsageRow, UsageSum
+from kapelle.domain.work_views import ReportEntry, ReportPart, ReportView
 from kapelle.engine.parts import Parts
+from kapelle.service.report_text import format_report
 from kapelle.service.work import WorkService, of_repository
 from kapelle.store import events, learnings, needs, query, steps, usage
 from kapelle.store.database import Connection
@@ -45,11 +37,11 @@ class ReportService:
         """What was asked for, done, proven, delivered and spent in a time, by default the last 24
         hours, what needs a person, and all of it as Markdown."""
         if wanted.until:
-            until = parse_moment(wanted.until, "until", ends=True)
+            until = parse_date_or_time(wanted.until, "until", ends=True)
         else:
             until = datetime.now(UTC)
         if wanted.since:
-            since = parse_moment(wanted.since, "since")
+            since = parse_date_or_time(wanted.since, "since")
         else:
             since = until - _DEFAULT
         if wanted.until and until < since:
@@ -79,11 +71,11 @@ class ReportService:
         template, outcome, UTC day."""
         wanted = of_repository(wanted)
         if wanted.since:
-            since = parse_moment(wanted.since, "since")
+            since = parse_date_or_time(wanted.since, "since")
         else:
             since = None
         if wanted.until:
-            until = parse_moment(wanted.until, "until", ends=True)
+            until = parse_date_or_time(wanted.until, "until", ends=True)
         else:
             until = None
         found = await self._db.read(usage.sum_by_key, wanted, since, until)

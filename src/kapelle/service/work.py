@@ -12,21 +12,20 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
 from kapelle.domain.ids import is_id, strip_kind
-from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, Run, RunFilter, WorkFilter, is_at_rest
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, Spec, UndoSpec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import (
+from kapelle.domain.times import parse_date_or_time
+from kapelle.domain.usage import ReportFilter, UsageFilter
+from kapelle.domain.views import PruneView
+from kapelle.domain.work_views import (
     DiffView,
     MergePreview,
     MergeView,
-    PruneView,
     PullRequestView,
-    ReportFilter,
     RestingView,
     UndoView,
-    UsageFilter,
     WaitView,
 )
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
@@ -155,7 +154,7 @@ class WorkService:
         counts all pages. Nested ones are parts of runs."""
         last = await self._db.read(events.load_last_seq)
         if wanted.since:
-            since = parse_moment(wanted.since, "since")
+            since = parse_date_or_time(wanted.since, "since")
         else:
             since = None
         found: list[Task | Run] = []

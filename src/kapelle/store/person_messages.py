@@ -6,7 +6,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from kapelle.domain.states import FINAL
-from kapelle.domain.views import PersonMessage
+from kapelle.domain.work_views import PersonMessage
 from kapelle.store import messages
 from kapelle.store.query import Row, count_rows
 from kapelle.store.tables import attempts, events, questions, tasks

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.views import By, UsageFilter
+from kapelle.domain.usage import By, UsageFilter
 from kapelle.store import runs
 from kapelle.store import tasks as task_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
