@@ -37,7 +37,7 @@ from kapelle.service.agents import ask
 from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks, templates
 from kapelle.store.database import Connection, notify_watches
-from kapelle.store.query import make_unused_id
+from kapelle.store.ids import make_unused_id
 from kapelle.workspaces.repository import repository_of
 
 _log = logging.getLogger("kapelle.knowledge")

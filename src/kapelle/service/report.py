@@ -20,7 +20,8 @@ from kapelle.domain.work_views import ReportEntry, ReportPart, ReportView
 from kapelle.engine.parts import Parts
 from kapelle.service.report_text import format_report
 from kapelle.service.work import WorkService, of_repository
-from kapelle.store import events, learnings, needs, query, steps, usage
+from kapelle.store import events, learnings, needs, steps, usage
+from kapelle.store import work as work_queries
 from kapelle.store.database import Connection
 
 _EPOCH = date(1970, 1, 1)
@@ -49,7 +50,7 @@ class ReportService:
             raise InvalidInput("until is before since: nothing lies between them.", hint=hint)
         wanted = of_repository(wanted)
         where = (wanted.project, wanted.repository)
-        found = await self._db.read(query.list_touched, since, until, *where)
+        found = await self._db.read(work_queries.list_touched, since, until, *where)
         entries = []
         for work_id in sorted(found[:_MOST], key=strip_kind):
             entries.append(await self._db.read(_entry, await self._work.get(work_id)))

@@ -45,7 +45,7 @@ from kapelle.runner.redaction import redact
 from kapelle.service.caller import Caller, Callers, WorkKind
 from kapelle.store import deliveries, events, filters, runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import resolve_id
+from kapelle.store.ids import resolve_id
 from kapelle.workspaces import Diff, repository_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import accounts
 
 _MOST_WINDOWS = 20

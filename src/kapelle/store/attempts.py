@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
-from kapelle.store.query import Row, Rows, Statement, group, has_row
+from kapelle.store.query import Row, group, has_row
+from kapelle.store.rows import Rows
+from kapelle.store.statements import Statement
 from kapelle.store.tables import attempts, checks, proofs, questions, tasks
 
 _INSERT = Statement(attempts.insert())
@@ -45,7 +47,7 @@ _rows = Rows(attempts, "attempt")
 
 def load_row(connection: sa.Connection, attempt_id: str) -> Row:
     """Return the stored row of an attempt; raise NotFound if there is none."""
-    return _rows.row(connection, attempt_id)
+    return _rows.load(connection, attempt_id)
 
 
 def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
@@ -57,7 +59,7 @@ def list_ended(
     connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
 ) -> list[str]:
     """Return the given ids of attempts that ended before a time, at most `limit` of them."""
-    return _rows.ended_of(connection, ids, before, limit)
+    return _rows.list_ended(connection, ids, before, limit)
 
 
 def take_over(connection: sa.Connection, performer: str) -> int:

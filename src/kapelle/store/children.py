@@ -7,7 +7,9 @@ import sqlalchemy as sa
 from kapelle.domain.budget import subtract_usd
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
-from kapelle.store.query import Row, Statement, rows_of_work, select_in_parts
+from kapelle.store.query import Row, select_in_parts
+from kapelle.store.rows import rows_of_work
+from kapelle.store.statements import Statement
 from kapelle.store.tables import WORK, attempts, runs, tasks
 
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})

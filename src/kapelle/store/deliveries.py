@@ -10,7 +10,8 @@ from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
-from kapelle.store.query import Row, Statement, select_in_parts
+from kapelle.store.query import Row, select_in_parts
+from kapelle.store.statements import Statement
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from kapelle.domain.ids import read_kind
 from kapelle.domain.task import Event, Record
 from kapelle.store.database import notify_watches
-from kapelle.store.query import Statement
+from kapelle.store.statements import Statement
 from kapelle.store.tables import events, positions, tasks
 
 R = TypeVar("R", bound=Record)

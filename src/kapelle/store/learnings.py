@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
 from kapelle.domain.text import make_storable
-from kapelle.store.query import Row, Rows, count_rows
+from kapelle.store.query import Row, count_rows
+from kapelle.store.rows import Rows
 from kapelle.store.tables import INDEX, learnings
 
 _rows = Rows(learnings, "learning")
@@ -37,7 +38,7 @@ _RANK: sa.ColumnClause[float] = sa.column("rank")
 
 def load_row(connection: sa.Connection, learning_id: str) -> Row:
     """Return the stored row of a learning; raise NotFound if there is none."""
-    return _rows.row(connection, learning_id)
+    return _rows.load(connection, learning_id)
 
 
 def find(connection: sa.Connection, learning_id: str) -> Row | None:
@@ -105,7 +106,7 @@ def list_page(
     # The project is no plain condition: what is global is told to all.
     plain = wanted.model_copy(update={"project": None})
     chosen = sa.select(learnings.c.id).where(*_told_to(project), *_tagged(wanted.tag))
-    rows, cursor = _rows.page(connection, plain, chosen, sa.func.length(learnings.c.content))
+    rows, cursor = _rows.list_page(connection, plain, chosen, sa.func.length(learnings.c.content))
     return [_learning(found) for found in rows], cursor
 
 

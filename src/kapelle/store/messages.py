@@ -7,7 +7,8 @@ from typing import Literal
 import sqlalchemy as sa
 
 from kapelle.domain.ids import new_id
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import messages, tasks
 
 MessageKind = Literal["say", "resume"]

@@ -11,8 +11,9 @@ from kapelle.domain.needs import NeedKind, find_cause, find_need
 from kapelle.domain.states import TaskStatus
 from kapelle.store import runs as run_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
 from kapelle.store.repository import resolve_path
+from kapelle.store.statements import Statement
 from kapelle.store.tables import (
     WORK,
     attempts,

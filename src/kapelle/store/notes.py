@@ -13,7 +13,8 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec
 from kapelle.store import children, events
 from kapelle.store.database import notify_watches
-from kapelle.store.query import Row, count_rows, resolve_id
+from kapelle.store.ids import resolve_id
+from kapelle.store.query import Row, count_rows
 from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"

@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
-from kapelle.store.query import Row, Statement, has_row, select_in_parts
+from kapelle.store.query import Row, has_row, select_in_parts
+from kapelle.store.statements import Statement
 from kapelle.store.tables import processes, runs
 
 Announce = Callable[[sa.Connection], None]

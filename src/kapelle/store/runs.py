@@ -13,16 +13,10 @@ from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, requi
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_verified
-from kapelle.store.query import (
-    RUNS,
-    Conditions,
-    Statement,
-    count_rows,
-    group,
-    select_in_parts,
-    view_workspace,
-)
+from kapelle.store.query import Conditions, count_rows, group, select_in_parts
 from kapelle.store.query import Row as Row
+from kapelle.store.rows import RUNS, view_workspace
+from kapelle.store.statements import Statement
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
@@ -55,7 +49,7 @@ class RunClaim(NamedTuple):
 
 def load_row(connection: sa.Connection, run_id: str) -> Row:
     """Return the stored row of a run; raise NotFound if there is none."""
-    return RUNS.row(connection, run_id)
+    return RUNS.load(connection, run_id)
 
 
 def find(connection: sa.Connection, run_id: str) -> Row | None:
@@ -75,14 +69,14 @@ def resolve(connection: sa.Connection, text: str) -> str:
 
 def find_by_key(connection: sa.Connection, key: str) -> Row | None:
     """Return the row that was stored with an idempotency key, if there is one."""
-    return RUNS.by_idempotency_key(connection, key)
+    return RUNS.find_by_key(connection, key)
 
 
 def list_ended(
     connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
 ) -> list[str]:
     """Return the given ids of runs that ended before a time, at most `limit` of them."""
-    return RUNS.ended_of(connection, ids, before, limit)
+    return RUNS.list_ended(connection, ids, before, limit)
 
 
 def take_over(connection: sa.Connection, performer: str) -> int:
@@ -108,17 +102,17 @@ def list_page(
 ) -> tuple[list[Run], str | None]:
     """Runs, newest first, and the cursor of the next page, if there is one; of these alone, and
     only those for which own conditions hold."""
-    rows, cursor = RUNS.page(connection, wanted, _chosen(wanted, own), _LETTERS, among)
+    rows, cursor = RUNS.list_page(connection, wanted, _chosen(wanted, own), _LETTERS, among)
     return _complete(connection, rows), cursor
 
 
 def count_matches(connection: sa.Connection, wanted: RunFilter, own: Conditions) -> int:
     """How many runs there are on all pages of a filter."""
-    return RUNS.count(connection, wanted, _chosen(wanted, own))
+    return RUNS.count_matches(connection, wanted, _chosen(wanted, own))
 
 
 def list_by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Run]:
-    return _complete(connection, RUNS.of_ids(connection, ids))
+    return _complete(connection, RUNS.list_by_ids(connection, ids))
 
 
 def _chosen(wanted: RunFilter, own: Conditions) -> sa.Select[Any]:

@@ -10,7 +10,9 @@ from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFil
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, group
+from kapelle.store.query import group
+from kapelle.store.rows import Rows
+from kapelle.store.statements import Statement
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
@@ -65,7 +67,7 @@ _rows = Rows(schedules, "schedule")
 
 def load_row(connection: sa.Connection, schedule_id: str) -> Row:
     """Return the stored row of a schedule; raise NotFound if there is none."""
-    return _rows.row(connection, schedule_id)
+    return _rows.load(connection, schedule_id)
 
 
 def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
@@ -80,7 +82,7 @@ def resolve(connection: sa.Connection, text: str) -> str:
 
 def find_by_key(connection: sa.Connection, key: str) -> Row | None:
     """Return the row that was stored with an idempotency key, if there is one."""
-    return _rows.by_idempotency_key(connection, key)
+    return _rows.find_by_key(connection, key)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
@@ -114,7 +116,7 @@ def list_page(
     connection: sa.Connection, wanted: ScheduleFilter
 ) -> tuple[list[Schedule], str | None]:
     """Schedules, newest first, and the cursor of the next page, if there is one."""
-    rows, cursor = _rows.page(connection, wanted, sa.select(schedules.c.id))
+    rows, cursor = _rows.list_page(connection, wanted, sa.select(schedules.c.id))
     return _shown(connection, rows), cursor
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row, rows_of_work
+from kapelle.store.query import Row
 from kapelle.store.repository import resolve_path
+from kapelle.store.rows import rows_of_work
 from kapelle.store.tables import WORK, runs, tasks
 
 Damaged = sqlite3.DatabaseError

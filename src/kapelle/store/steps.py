@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from kapelle.domain.run import Step
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Statement, has_row
+from kapelle.store.query import has_row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import steps
 
 _INSERT = Statement(steps.insert())

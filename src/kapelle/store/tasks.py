@@ -22,16 +22,11 @@ from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, deliveries, events, projects, questions
 from kapelle.store.database import notify_watches
-from kapelle.store.query import (
-    TASKS,
-    Conditions,
-    Statement,
-    group,
-    has_row,
-    view_workspace,
-)
+from kapelle.store.query import Conditions, group, has_row
 from kapelle.store.query import Row as Row
+from kapelle.store.rows import TASKS, view_workspace
 from kapelle.store.runs import GOING
+from kapelle.store.statements import Statement
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import dependencies, runs, task_tags, tasks
 
@@ -80,7 +75,7 @@ _last_end = (
 
 def load_row(connection: sa.Connection, task_id: str) -> Row:
     """Return the stored row of a task; raise NotFound if there is none."""
-    return TASKS.row(connection, task_id)
+    return TASKS.load(connection, task_id)
 
 
 def find(connection: sa.Connection, task_id: str) -> Row | None:
@@ -113,7 +108,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 
 def find_by_key(connection: sa.Connection, key: str) -> Task | None:
-    found = TASKS.by_idempotency_key(connection, key)
+    found = TASKS.find_by_key(connection, key)
     if found is None:
         return None
     return _complete(connection, [found])[0]
@@ -129,17 +124,17 @@ def list_page(
     only those for which own conditions hold."""
     query = _chosen(wanted, own)
     letters = sa.func.length(tasks.c.prompt)
-    rows, cursor = TASKS.page(connection, wanted, query, letters, among)
+    rows, cursor = TASKS.list_page(connection, wanted, query, letters, among)
     return _complete(connection, rows), cursor
 
 
 def count_matches(connection: sa.Connection, wanted: TaskFilter, own: Conditions) -> int:
     """How many tasks there are on all pages of a filter."""
-    return TASKS.count(connection, wanted, _chosen(wanted, own))
+    return TASKS.count_matches(connection, wanted, _chosen(wanted, own))
 
 
 def list_by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Task]:
-    return _complete(connection, TASKS.of_ids(connection, ids))
+    return _complete(connection, TASKS.list_by_ids(connection, ids))
 
 
 def _chosen(wanted: TaskFilter, own: Conditions) -> sa.Select[Any]:
