@@ -89,7 +89,7 @@ async def test_agents_share_a_checkout_without_stepping_on_each_other(
         assert "Deadlock" in await refusal(one, "lock_take", paths=["b.txt"])
         kapelle.kill()
         gone = hook.ask(file_path="b.txt")["hookSpecificOutput"]["permissionDecisionReason"]
-        assert "cannot tell whether this is locked" in gone
+        assert "cannot check the locks" in gone
         kapelle.start()
     held = {lock["path"]: lock["task_id"] for lock in kapelle.get(f"/locks?directory={repository}")}
     assert held == {"src": first, "a.txt": first, "b.txt": second}

@@ -257,7 +257,7 @@ def test_a_permission_that_a_person_must_give_becomes_a_question(stage: Parts) -
     assert run.code == 0
     question = run.verdict.question or ""
     assert question.startswith('May the agent do this? Delete all\n{"command": "rm -r /"}')
-    assert 'The answer "allow" permits' in question
+    assert 'Answer "allow" to permit' in question
     assert run.got("outcome")["outcome"] == "cancelled"
     assert run.got("cancel")["session_id"] == "new-1"
     assert run.texts("text") == ["Well"]

@@ -220,7 +220,7 @@ class TestNoAnswer:
         server.part = server.silence
         told = either.ask(extra=["--timeout", "0.5"])
         assert told.failure == "timeout"
-        assert told.verdict.reason == "The server said nothing for 0.5 s."
+        assert told.verdict.reason == "The server sent nothing for 0.5 s."
 
     def test_the_server_falls_silent_in_mid_answer(self, either: Asking, server: Server) -> None:
         def part(asked: Asked) -> None:

@@ -166,7 +166,7 @@ def test_rules_in_a_prompt_do_not_match_themselves(tmp_path: Path) -> None:
         ('[[do]]\ndelete = "absent"', ["absent"]),
         ('[[do]]\ncrash = "LOUDLY"', ["no signal"]),
         ("[[do]]\nusage = {inputs = 3}", ["not inputs"]),
-        ("[[do]]\nsleep = -1", ["cannot go on"]),
+        ("[[do]]\nsleep = -1", ["cannot continue"]),
         ('[[do]]\nrun = "exit 7"', ["exit 7", "code 7"]),
     ],
 )

@@ -120,13 +120,55 @@ def _registers(node: ast.AsyncFunctionDef) -> bool:
 
 
 def test_every_module_is_named_by_nouns_of_the_glossary() -> None:
-    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^\| (`[^|]*) \|", glossary, re.MULTILINE)
+    cells = re.findall(r"^\| (`[^|]*) \|", _glossary(), re.MULTILINE)
     words = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
     used = _words(path for path in modules().values())
     own = _words(path for path in modules().values() if path.parent.name not in FOUND_BY_NAME)
     assert own - words == set(), "explain it in docs/glossary.md, or take a word that is there"
     assert words - used == set(), "the glossary explains words that no module has"
+
+
+def _glossary() -> str:
+    return (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+
+
+def test_the_glossary_explains_each_word_once() -> None:
+    cells = re.findall(r"^\| (`[^|]*) \|", _glossary(), re.MULTILINE)
+    words = [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+    assert sorted(words) == sorted(set(words))
+
+
+def test_the_glossary_explains_the_endings_of_class_names() -> None:
+    endings: dict[str, int] = {}
+    for path in modules().values():
+        for name in _type_names(_tree(path)):
+            last = re.findall(r"[A-Z][a-z]+", name)
+            if len(last) > 1:
+                endings[last[-1]] = endings.get(last[-1], 0) + 1
+    explained = set(re.findall(r"`…(\w+)`", _glossary()))
+    assert explained - endings.keys() == set(), "no class has these endings"
+    assert {ending for ending, count in endings.items() if count > 9} - explained == set()
+
+
+def test_the_glossary_explains_the_verbs_of_functions() -> None:
+    verbs = set()
+    for path in modules().values():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                verbs.add(node.name.lstrip("_").partition("_")[0])
+    explained = set(re.findall(r"`(\w+)_…`", _glossary()))
+    assert len(explained) > 9
+    assert explained - verbs == set(), "no function begins with these verbs"
+
+
+def test_the_glossary_explains_columns_and_fields_that_exist() -> None:
+    known: set[str] = set()
+    for path in (SOURCE / "store" / "tables.py", *(SOURCE / "domain").glob("*.py")):
+        known |= set(re.findall(r"\b[a-z_]+\b", path.read_text(encoding="utf-8")))
+    rows = re.findall(r"^\| (?:field|column) (`[^|]*) \|", _glossary(), re.MULTILINE)
+    assert len(rows) > 5
+    for name in (name for row in rows for name in re.findall(r"`(\w+)`", row)):
+        assert name in known, name
 
 
 def _words(paths: Iterable[Path]) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.agents.bridges.hook import READ, SUFFIX, signed
+from kapelle.agents.bridges.hook import READ, SUFFIX, sign_message
 from kapelle.engine.parts import Parts
 from kapelle.runner.shim import files
 from kapelle.store import attempts, events, messages
@@ -43,7 +43,7 @@ def deliver(parts: Parts, attempt_id: str, message_id: str, text: str) -> bool:
     name = f"{message_id}{SUFFIX}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        content = signed(key_of(parts, attempt_id), name, text.encode("utf-8", "replace"))
+        content = sign_message(key_of(parts, attempt_id), name, text.encode("utf-8", "replace"))
         files.replace(str(folder / name), content, durable=True)
     except OSError:
         return False

@@ -12,7 +12,7 @@ import pytest
 
 from kapelle.agents.adapters.claude import ClaudeAgent
 from kapelle.agents.base import LONGEST_ARGUMENT, AgentCommand, AgentRequest, Summary
-from kapelle.agents.bridges.hook import signed
+from kapelle.agents.bridges.hook import sign_message
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, classify_event
 from kapelle.agents.summary import summarise
@@ -200,7 +200,7 @@ class TestCommand:
         hooks = json.loads(request.files["claude-hooks.json"])["hooks"]
 
         def write(name: str, text: str) -> None:
-            (folder / name).write_bytes(signed("k", name, text.encode()))
+            (folder / name).write_bytes(sign_message("k", name, text.encode()))
 
         def told(event: str) -> str:
             [[command]] = [entry["hooks"] for entry in hooks[event]]
@@ -217,7 +217,7 @@ class TestCommand:
         write("2.txt", "“Softly.”")
         # What nobody signed, what was signed for another one, and what is no file.
         (folder / "0.txt").write_text("Forged.", encoding="utf-8")
-        (folder / "4.txt").write_bytes(signed("k", "1.txt", b"Again."))
+        (folder / "4.txt").write_bytes(sign_message("k", "1.txt", b"Again."))
         os.mkfifo(folder / "5.txt")
         (folder / "6.txt").symlink_to("/dev/zero")
         context = json.loads(told("PostToolUse"))["hookSpecificOutput"]["additionalContext"]

@@ -1,10 +1,9 @@
-"""Runs aider, which prints text and exits with 0 whatever happens, and prints Kapelle's events.
+"""Run aider, which prints text and always exits with 0, and print Kapelle's events.
 
     python -I -m kapelle.agents.bridges.aider --session FILE --logs DIR [--from FILE] -- aider …
 
-The session is aider's chat history, a file outside the workspace. --from names the one to go on
-with: the session itself, or another of which it becomes a copy. Everything else that aider notes
-goes into --logs.
+The session is aider's chat history, a file outside the workspace. --from names the history to
+continue: the session itself, or another one, which is copied. aider's other files go into --logs.
 """
 
 from __future__ import annotations
@@ -47,66 +46,86 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def main() -> None:
-    own = sys.argv[1 : (end := sys.argv.index("--"))]
+    end = sys.argv.index("--")
+    arguments = sys.argv[1:end]
     command = sys.argv[end + 1 :]
-    given = {name: Path(value) for name, value in zip(own[::2], own[1::2], strict=True)}
-    session = given["--session"]
-    logs = given["--logs"]
-    origin = given.get("--from")
-    if origin and not origin.is_file():
-        emit("error", f"Its chat history {origin} is gone.", "session_lost")
-        sys.exit(1)
-    if origin and origin != session:
-        shutil.copyfile(origin, session)
-    session.touch(mode=0o600)
-    emit("session", str(session))
-    # The root of the repository around; without one aider would make one.
-    places = (Path.cwd(), *Path.cwd().parents)
-    repository = next((place for place in places if (place / ".git").exists()), None)
-    command += _files(session, logs, resume=origin is not None)
-    command += [] if repository else ["--no-git"]
-    report = AiderReader(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
+    paths = {name: Path(path) for name, path in zip(arguments[::2], arguments[1::2], strict=True)}
+    session = paths["--session"]
+    logs = paths["--logs"]
+    origin = paths.get("--from")
+    _open_session(session, origin)
+    command += _file_options(session, logs, resume=origin is not None)
+    repository = _find_repository()
+    if repository is None:
+        # Otherwise aider creates a repository.
+        command.append("--no-git")
+    reader = AiderReader(emit, logs / "aider.events.jsonl", logs / "aider.model.log")
     env = os.environ | _identity(os.environ)
     try:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
-        sys.exit(127)  # what a shell says of a program that it cannot start
-    # Whoever ends this means aider, whose last words are still to be told.
+        sys.exit(127)  # the code of a shell for a program that it cannot start
+    # SIGTERM ends aider, whose last output must still be read.
     signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
-    _follow(process, report, repository or Path.cwd())
+    _follow(process, reader, repository or Path.cwd())
     code = process.wait()
-    report.end(code)
+    reader.end(code)
     sys.stdout.flush()
-    if code < 0 and not report.wants_login:
+    if reader.wants_login:
+        sys.exit(1)
+    if code < 0:
+        # aider was killed by a signal: end by the same one, without a core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    sys.exit(1 if report.wants_login else code)
+    sys.exit(code)
 
 
-def _follow(process: subprocess.Popen[bytes], report: AiderReader, root: Path) -> None:
+def _open_session(session: Path, origin: Path | None) -> None:
+    """Create the session or copy it from its origin; exit if the origin is missing."""
+    if origin and not origin.is_file():
+        emit("error", f"The chat history {origin} is missing.", "session_lost")
+        sys.exit(1)
+    if origin and origin != session:
+        shutil.copyfile(origin, session)
+    session.touch(mode=0o600)
+    emit("session", str(session))
+
+
+def _find_repository() -> Path | None:
+    """Return the root of the repository around the working directory, or None."""
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        if (directory / ".git").exists():
+            return directory
+    return None
+
+
+def _follow(process: subprocess.Popen[bytes], reader: AiderReader, root: Path) -> None:
+    """Read aider's output until it ends."""
     for line in _lines(process):
-        banner_was_over = report.banner_is_over
-        report.read(line.decode("utf-8", "replace").rstrip("\r"))
-        if report.banner_is_over and not banner_was_over:
+        banner_was_over = reader.banner_is_over
+        reader.read(line.decode("utf-8", "replace").rstrip("\r"))
+        if reader.banner_is_over and not banner_was_over:
             _hide_caches(root)
-        if report.wants_login:
+        if reader.wants_login:
             process.terminate()
     _hide_caches(root)
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Each line without its end, until aider is gone, whoever else holds its output."""
+    """Yield lines until aider ends, even if another process still holds its output open."""
     assert process.stdout is not None
     output = process.stdout.fileno()
     rest = b""
     is_over = False
     while not is_over:
-        # Asked before the reading: what it wrote until its end is then all there.
+        # Polled before reading, so that the last read gets all that aider has written.
         is_over = process.poll() is not None
-        while select.select([output], [], [], 0 if is_over else _LOOK_S)[0]:
-            if not (chunk := os.read(output, _CHUNK)):
+        timeout_s = 0.0 if is_over else _LOOK_S
+        while select.select([output], [], [], timeout_s)[0]:
+            chunk = os.read(output, _CHUNK)
+            if not chunk:
                 is_over = True
                 break
             *whole, rest = (rest + chunk).split(b"\n")
@@ -115,61 +134,68 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _files(session: Path, logs: Path, resume: bool) -> list[str]:
-    """Options that keep aider's own files out of the workspace and let us read them."""
-    return [
-        *("--chat-history-file", str(session)),
-        *("--input-history-file", str(logs / "aider.input")),
-        *("--llm-history-file", str(logs / "aider.model.log")),
-        *("--analytics-log", str(logs / "aider.events.jsonl")),
-        *(["--restore-chat-history"] if resume else []),
-    ]
+def _file_options(session: Path, logs: Path, resume: bool) -> list[str]:
+    """Return the options that put aider's files outside of the workspace."""
+    argv = ["--chat-history-file", str(session)]
+    argv += ["--input-history-file", str(logs / "aider.input")]
+    argv += ["--llm-history-file", str(logs / "aider.model.log")]
+    argv += ["--analytics-log", str(logs / "aider.events.jsonl")]
+    if resume:
+        argv.append("--restore-chat-history")
+    return argv
 
 
 def _identity(env: Mapping[str, str]) -> dict[str, str]:
-    """A name for git: aider writes "Your Name" into the repository's settings if it finds none."""
+    """Return variables with a name for git.
+
+    Without a name aider writes "Your Name" into the repository's settings.
+    """
     count = int(env.get("GIT_CONFIG_COUNT") or 0)
-    added = {"user.name": "Kapelle", "user.email": "kapelle@localhost"}
-    variables = {"GIT_CONFIG_COUNT": str(count + len(added))}
-    for number, (key, value) in enumerate(added.items(), count):
+    identity = {"user.name": "Kapelle", "user.email": "kapelle@localhost"}
+    variables = {"GIT_CONFIG_COUNT": str(count + len(identity))}
+    for number, (key, value) in enumerate(identity.items(), count):
         variables[f"GIT_CONFIG_KEY_{number}"] = key
         variables[f"GIT_CONFIG_VALUE_{number}"] = value
     return variables
 
 
 def _hide_caches(root: Path) -> None:
-    """Keep its map of the repository, which it insists to store there, out of commits."""
+    """Keep aider's cache, whose place in the repository cannot be changed, out of commits."""
     for cache in root.glob(".aider.tags.cache.v*"):
-        mark = cache / ".gitignore"
-        if cache.is_dir() and not mark.exists():
-            mark.write_text("*\n", encoding="utf-8")
+        ignore_file = cache / ".gitignore"
+        if cache.is_dir() and not ignore_file.exists():
+            ignore_file.write_text("*\n", encoding="utf-8")
 
 
 class AiderReader:
-    """Reads what aider prints and logs, line by line, and prints it as events.
+    """Reads aider's output and logs, line by line, and prints them as events.
 
-    Its answers and its usage come from its logs, where they are whole and exact. What goes wrong is
-    only in its output: there it speaks itself after the last "Tokens:" line, and the model before.
+    Answers and usage come from the logs, where they are complete and exact. Errors are in the
+    output only: the model's text ends with a "Tokens:" line, and aider's own messages follow it.
     """
 
     def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
         self._emit = emit
-        # What comes from now on: an earlier attempt may have left some.
-        self._events, self._answers = LogReader(events, size(str(events))), HistoryReader(answers)
-        self._waiting: deque[JsonObject] = deque()
-        self._cached: deque[int] = deque()
+        # Start at the end of the file, because an earlier attempt may have written to it.
+        self._events = LogReader(events, size(str(events)))
+        self._answers = HistoryReader(answers)
+        self._waiting: deque[JsonObject] = deque()  # analytics events that are not printed yet
+        self._cached_tokens: deque[int] = deque()  # of answers whose usage is not printed yet
         self._output: deque[str] = deque(maxlen=500)
         self._answer = ""
-        self._answer_count = self._message_count = 0
-        self._is_answered = self._is_complete = False
-        self.banner_is_over = self.wants_login = False
+        self._answer_count = 0
+        self._message_count = 0
+        self._is_answered = False
+        self._is_complete = False
+        self.banner_is_over = False
+        self.wants_login = False
 
     def read(self, line: str) -> None:
-        """One line of its output; what was logged before it is printed before it."""
+        """Take one line of the output; the events logged before it are printed first."""
         self._read_events()
-        if found := _TOKENS.match(line):
+        if tokens := _TOKENS.match(line):
             self._output.clear()
-            self._cached.append(_count(found[1]))
+            self._cached_tokens.append(_count(tokens[1]))
         elif _RETRY.match(line):
             self._emit_described("notice", self._last_words())
             self._output.clear()
@@ -180,12 +206,14 @@ class AiderReader:
             self._read_banner(line)
         elif _PRICE_TABLE not in line:
             self._output.append(line)
-            if found := _EDITED.match(line):
-                self._emit("tool_call", name="edit", data={"path": found[1]})
+            edit = _EDITED.match(line)
+            if edit:
+                self._emit("tool_call", name="edit", data={"path": edit[1]})
 
     def _read_banner(self, line: str) -> None:
-        if found := _MODEL.match(line):
-            self._emit("model", found[1])
+        model = _MODEL.match(line)
+        if model:
+            self._emit("model", model[1])
         self.wants_login = self.wants_login or line == _LOGIN
         self.banner_is_over = line.startswith("Repo-map: ")
         if self.banner_is_over:
@@ -194,27 +222,30 @@ class AiderReader:
             self._output.append(line)
 
     def end(self, code: int) -> None:
-        """Print how it ended; success is a last message that was answered and acted upon."""
+        """Print the result or the error.
+
+        Success is an answer to the last message, whose edits aider has applied.
+        """
         self._read_events(is_over=True)
         self._emit_answers(is_over=True)
-        said = self._last_words()
+        words = self._last_words()
         if self.wants_login:
             self._emit("error", "No model is set and there is no API key.", "authentication")
         elif code != 0 or not self._is_complete:
-            # If it said nothing here, its error output tells more than we could.
-            if said and code >= 0:
-                self._emit_described("error", said)
+            # Without last words the error output explains the end.
+            if words and code >= 0:
+                self._emit_described("error", words)
         elif any(map(_TOO_LONG.match, self._output)):
-            self._emit("error", "\n".join(said.split("\n\n")[:2]), "context_overflow")
+            self._emit("error", "\n".join(words.split("\n\n")[:2]), "context_overflow")
         elif any(map(_GAVE_UP.match, self._output)):
-            self._emit("error", f"aider gave up after its corrections: {said}", "task")
+            self._emit("error", f"aider gave up after its corrections: {words}", "task")
         elif not self._is_answered or not self._answer.strip():
-            self._emit_described("error", said or "The model gave no answer.")
+            self._emit_described("error", words or "The model gave no answer.")
         else:
             self._emit("result", self._answer)
 
     def _last_words(self) -> str:
-        """Its own last words, from the provider's error on if there is one."""
+        """Return aider's last messages, from the provider's last error on if there is one."""
         words = list(self._output)
         errors = [number for number, line in enumerate(words) if _ERROR.match(line)]
         if errors:
@@ -222,21 +253,21 @@ class AiderReader:
         return "\n".join(words).strip()[-_LONGEST:]
 
     def _emit_described(self, kind: str, text: str) -> None:
-        found = _ERROR.match(text)
-        # RateLimitError becomes rate_limit_error, as providers write it.
-        if found:
-            data = {"type": _HUMP.sub("_", found[1]).lower()}
-        else:
-            data = {}
+        """Print an error or a notice with the type of the provider's error, if it names one."""
+        data = {}
+        match = _ERROR.match(text)
+        if match:
+            # RateLimitError becomes rate_limit_error, as providers write it.
+            data["type"] = _HUMP.sub("_", match[1]).lower()
         self._emit(kind, text, data=data)
 
     def _read_events(self, is_over: bool = False) -> None:
-        # Its analytics, which it sends to nobody.
+        """Print the new events of aider's analytics, which it only logs."""
         self._waiting.extend(map(json_object, _new_lines(self._events)))
         while self._waiting:
-            # It logs this after the line that tells of cached tokens.
             event = self._waiting[0].text("event")
-            if event == "message_send" and not (is_over or self._cached):
+            # The output line with the cached tokens of this message may not be read yet.
+            if event == "message_send" and not (is_over or self._cached_tokens):
                 return
             self._apply(event, self._waiting.popleft().mapping("properties"))
 
@@ -253,69 +284,67 @@ class AiderReader:
                 self._is_complete = properties.get("reason") == "Completed --message-file"
 
     def _emit_answers(self, is_over: bool = False) -> None:
-        """All that are whole: the newest too, unless its message is yet to be learned of."""
-        answers = self._answers.new()
+        """Print the complete answers; the newest, too, once its message is known to be sent."""
+        answers = self._answers.take_complete()
         if is_over or self._answer_count + len(answers) < self._message_count:
-            newest = self._answers.last()
-            answers += [newest] if newest or not is_over else []
-        for self._answer in answers:
+            newest = self._answers.take_newest()
+            if newest or not is_over:
+                answers.append(newest)
+        for answer in answers:
+            self._answer = answer
             self._answer_count += 1
-            if self._answer.strip():
-                self._emit("text", self._answer)
+            if answer.strip():
+                self._emit("text", answer)
 
     def _emit_usage(self, properties: JsonObject) -> None:
-        if self._cached:
-            cached = self._cached.popleft()
-        else:
-            cached = 0
-        # It also counts, by its own estimate, what the provider refused to read.
-        if not properties.get("completion_tokens"):
+        cached_tokens = self._cached_tokens.popleft() if self._cached_tokens else 0
+        output_tokens = properties.get("completion_tokens")
+        if not output_tokens:
+            # The provider refused the request, whose tokens aider has only estimated.
             return
-        sent = properties.get("prompt_tokens", 0)
-        received = properties["completion_tokens"]
-        # Where it knows no price it says 0.
+        cost = {}
         if properties.get("cost"):
-            cost = {"cost_usd": properties["cost"]}
-        else:
-            cost = {}
-        self._emit("usage", data=usage(sent, received, cached, turns=1, **cost).data)
+            # aider reports 0 for a model whose price it does not know.
+            cost["cost_usd"] = properties["cost"]
+        input_tokens = properties.get("prompt_tokens", 0)
+        event = usage(input_tokens, output_tokens, cached_tokens, turns=1, **cost)
+        self._emit("usage", data=event.data)
 
 
 def _new_lines(log: LogReader) -> Iterator[str]:
+    """Yield the lines that the log has got since the last call."""
     while lines := log.lines():
         yield from (line.text for line in lines)
 
 
 class HistoryReader:
-    """Its conversation with the model, of which only the model's part is read."""
+    """Reads the model's answers in aider's log of its conversation with the model."""
 
     def __init__(self, path: Path) -> None:
         self._log = LogReader(path, size(str(path)))
         self._lines: list[str] | None = None
 
-    def new(self) -> list[str]:
-        """Answers that something follows, so that they are whole."""
-        found = []
+    def take_complete(self) -> list[str]:
+        """Return the new answers that are complete, because another entry follows them."""
+        answers = []
         for line in _new_lines(self._log):
-            if heading := _HEADING.fullmatch(line):
-                found.append(self.last())
-                if heading[1] == "LLM RESPONSE":
-                    self._lines = []
-                else:
-                    self._lines = None
+            heading = _HEADING.fullmatch(line)
+            if heading:
+                answers.append(self.take_newest())
+                self._lines = [] if heading[1] == "LLM RESPONSE" else None
             elif self._lines is not None and line.startswith("ASSISTANT "):
                 self._lines.append(line.removeprefix("ASSISTANT "))
-        return [answer for answer in found if answer.strip()]
+        return [answer for answer in answers if answer.strip()]
 
-    def last(self) -> str:
-        """What there is of the newest answer, which new() has not returned yet; only once."""
+    def take_newest(self) -> str:
+        """Return the lines so far of the newest answer, once."""
         answer = "\n".join(self._lines or ())
         self._lines = None
         return answer
 
 
 def _count(figure: str | None) -> int:
-    """The number behind 850, 1.2k or 3M."""
+    """Return the number that 850, 1.2k or 3M stands for; 0 for no figure."""
     if not figure:
         return 0
     return round(float(figure.rstrip("kM")) * _UNITS.get(figure[-1], 1))

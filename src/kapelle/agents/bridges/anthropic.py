@@ -1,6 +1,6 @@
-"""Asks a Claude model one question by Anthropic's Messages API and prints event lines.
+"""Ask a Claude model one question by Anthropic's Messages API and print event lines.
 
-The prompt comes by stdin, ANTHROPIC_BASE_URL and a key by the environment: ANTHROPIC_API_KEY or
+The prompt comes on stdin, ANTHROPIC_BASE_URL and a key from the environment: ANTHROPIC_API_KEY or
 ANTHROPIC_AUTH_TOKEN.
 """
 
@@ -14,11 +14,13 @@ from kapelle.agents.events import JsonObject
 
 _HOME = "https://api.anthropic.com"
 _VERSION = {"anthropic-version": "2023-06-01"}
-# Every current model takes this many, and thoughts count as well.
+# Every current model accepts this limit, which includes thinking.
 _MAX_TOKENS = 32_000
 
 
 class AnthropicChat(Chat):
+    """A chat in the protocol of Anthropic's Messages API."""
+
     refusals: ClassVar = {"refusal": "The model refused to answer."}
     cut_off: ClassVar = {
         "max_tokens": "The answer was cut off at the limit of its length (--max-tokens).",
@@ -30,20 +32,27 @@ class AnthropicChat(Chat):
 
     def target(self) -> tuple[str, dict[str, str]]:
         url = address("ANTHROPIC_BASE_URL", _HOME, "/v1/messages")
-        if key := key_in("ANTHROPIC_API_KEY"):
+        key = key_in("ANTHROPIC_API_KEY")
+        if key:
             return url, {"X-Api-Key": key, **_VERSION}
-        if token := key_in("ANTHROPIC_AUTH_TOKEN"):
+        token = key_in("ANTHROPIC_AUTH_TOKEN")
+        if token:
             return url, {"Authorization": f"Bearer {token}", **_VERSION}
-        # A server of one's own wants no key.
+        # A server of the user's own may need no key.
         if not os.environ.get("ANTHROPIC_BASE_URL"):
             raise BridgeFailed("There is no key: ANTHROPIC_API_KEY is not set.", "authentication")
         return url, _VERSION
 
     def body(self, prompt: str, system: str) -> dict[str, Any]:
-        asked = {"model": self.arguments.model, "max_tokens": self.arguments.max_tokens}
-        messages = [{"role": "user", "content": prompt}]
-        return {**asked, **({"system": system} if system else {}), "messages": messages,
-                "stream": True}  # fmt: skip
+        body: dict[str, Any] = {
+            "model": self.arguments.model,
+            "max_tokens": self.arguments.max_tokens,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+        }
+        if system:
+            body["system"] = system
+        return body
 
     def take(self, piece: JsonObject) -> None:
         match piece.get("type"):
@@ -60,16 +69,22 @@ class AnthropicChat(Chat):
                 self.complete = True
 
     def end(self) -> None:
-        """It has told all there is."""
+        """Print nothing: the events before held all counts."""
 
     def _count(self, usage: JsonObject) -> None:
-        """Print the usage so far: the counters grow, and one that is left out stays."""
+        """Print the usage so far; a counter that an event leaves out keeps its value."""
         self.usage |= {name: number for name, number in usage.items() if number is not None}
         count = self.usage.count
-        cached = count("cache_read_input_tokens")
-        sent = count("input_tokens") + count("cache_creation_input_tokens") + cached
-        tokens = {"input_tokens": sent, "output_tokens": count("output_tokens")}
-        emit("usage", data={**tokens, "cached_tokens": cached, "turns": 1, "id": self._id})
+        cached_tokens = count("cache_read_input_tokens")
+        stored_tokens = count("cache_creation_input_tokens")
+        data = {
+            "input_tokens": count("input_tokens") + stored_tokens + cached_tokens,
+            "output_tokens": count("output_tokens"),
+            "cached_tokens": cached_tokens,
+            "turns": 1,
+            "id": self._id,
+        }
+        emit("usage", data=data)
 
 
 if __name__ == "__main__":

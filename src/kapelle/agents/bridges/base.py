@@ -1,4 +1,4 @@
-"""What bridges share: event lines, the error that ends an attempt, what an address is."""
+"""Code that bridges share: printing events, the error that ends an attempt, checking URLs."""
 
 import json
 from collections.abc import Mapping
@@ -11,30 +11,30 @@ from kapelle.agents.events import AgentEvent, EventKind
 def emit(
     kind: EventKind, text: str = "", name: str = "", data: Mapping[str, Any] | None = None
 ) -> None:
-    """Print one event; ASCII only, so that neither locale nor half a surrogate pair matters."""
+    """Print one event, in ASCII, so that no locale and no half of a surrogate pair can break it."""
     print(json.dumps(AgentEvent(kind, text, name, data or {}).to_json()), flush=True)
 
 
 class LinePrinter:
-    """A text that comes in pieces, printed in whole lines."""
+    """Prints a text that arrives in pieces in whole lines."""
 
     def __init__(self) -> None:
-        self._begun = ""
+        self._rest = ""
 
     def add(self, piece: str) -> None:
-        lines, _, self._begun = (self._begun + piece).rpartition("\n")
+        lines, _, self._rest = (self._rest + piece).rpartition("\n")
         if lines:
             emit("text", lines)
 
     def flush(self) -> None:
-        """Print the line that was not yet whole."""
-        if self._begun.strip():
-            emit("text", self._begun)
-        self._begun = ""
+        """Print the incomplete last line."""
+        if self._rest.strip():
+            emit("text", self._rest)
+        self._rest = ""
 
 
 class BridgeFailed(Exception):
-    """Why there is no result: name is a FailureClass where that is certain, data is ErrorData."""
+    """The error that ends an attempt; name is a FailureClass if it is known, data is ErrorData."""
 
     def __init__(self, text: str, name: str = "", **data: Any) -> None:
         super().__init__(text)
@@ -46,11 +46,16 @@ class BridgeFailed(Exception):
 
 
 def is_address(url: str) -> bool:
-    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
+    """Tell whether a URL can be used for requests.
+
+    A URL with a password is refused, because logs show URLs.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return False
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        has_port = parts.port != 0
     except ValueError:
         return False
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    return bool(fits) and "@" not in parts.netloc and is_plain
+    is_http = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return is_http and has_port and "@" not in parts.netloc

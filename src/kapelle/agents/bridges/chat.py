@@ -1,8 +1,8 @@
-"""Asks a model without tools one question and prints event lines: any OpenAI-compatible endpoint.
+"""Ask a model without tools one question at an OpenAI-compatible endpoint, and print event lines.
 
-The prompt comes by stdin, OPENAI_BASE_URL and OPENAI_API_KEY by the environment. Answers are read
-field by field, so that any server that speaks the protocol serves. What another protocol says
-differently is up to the class that extends Chat.
+The prompt comes on stdin, OPENAI_BASE_URL and OPENAI_API_KEY from the environment. Answers are read
+field by field, because servers differ in the fields that they send. Another protocol is a subclass
+of Chat.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _QUOTE = 300
 
 
 class Arguments(argparse.ArgumentParser):
-    """What a bridge to a model is called with; a wrong argument is an error event."""
+    """The arguments of a bridge to a model; a wrong argument is an error event."""
 
     def __init__(self) -> None:
         super().__init__(allow_abbrev=False)
@@ -35,22 +35,22 @@ class Arguments(argparse.ArgumentParser):
         self.add_argument("--timeout", type=float, default=600.0)
 
     def error(self, message: str) -> NoReturn:
-        text = f"The arguments, extra_args among them, do not fit: {message}"
+        text = f"The arguments of the bridge, including extra_args, are wrong: {message}"
         emit("error", text, "environment")
         sys.exit(2)
 
 
 def address(variable: str, home: str, path: str) -> str:
-    """Where requests go: a path below the address that a variable holds."""
+    """Return the URL for requests: a path below the base URL that a variable holds."""
     base = os.environ.get(variable, "").strip() or home
     if not is_address(base):
-        raise BridgeFailed(f"{variable} is no http:// or https:// address.", "environment")
+        raise BridgeFailed(f"{variable} is not an http:// or https:// URL.", "environment")
     parts = urlsplit(base)
     return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
 
 def key_in(variable: str) -> str:
-    """The key that a variable holds; empty if there is none."""
+    """Return the key that a variable holds; empty if there is none."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise BridgeFailed(f"{variable} holds characters that no key has.", "authentication")
@@ -58,19 +58,22 @@ def key_in(variable: str) -> str:
 
 
 def _client(url: str, timeout_s: float) -> httpx2.Client:
-    """A client that goes by the proxy of the environment, which cannot stand for this machine."""
+    """Return a client that uses the environment's proxy, except for addresses of this machine."""
     host = urlsplit(url).hostname or ""
-    is_here = host in {"localhost", "::1"} or host.startswith("127.")
+    is_loopback = host in {"localhost", "::1"} or host.startswith("127.")
     timeout = httpx2.Timeout(timeout_s, connect=min(_CONNECTING_S, timeout_s))
     try:
-        return httpx2.Client(timeout=timeout, trust_env=not is_here)
+        return httpx2.Client(timeout=timeout, trust_env=not is_loopback)
     except (ValueError, ImportError) as error:
         text = f"The proxy in the environment cannot be used: {error}"
         raise BridgeFailed(text, "environment") from error
 
 
 def _lines(response: httpx2.Response) -> Iterator[str]:
-    """Lines that end with a newline alone: a text within one may hold other marks for that."""
+    """Yield the lines of a response.
+
+    Only a newline ends a line, because the texts in it may hold other line separators.
+    """
     rest = b""
     for chunk in response.iter_bytes():
         *whole, rest = (rest + chunk).split(b"\n")
@@ -79,14 +82,14 @@ def _lines(response: httpx2.Response) -> Iterator[str]:
 
 
 def piece_of(data: str) -> JsonObject:
-    """One event of a stream, or a whole answer; raises what a server tells as an error."""
+    """Return one event of a stream, or a whole answer; raise BridgeFailed if it is an error."""
     try:
         piece = json.loads(data)
     except (ValueError, RecursionError):
         piece = None
     if not isinstance(piece, dict):
-        said = " ".join(data.split())[:_QUOTE]
-        raise BridgeFailed(f"The server sent something that is no answer: {said}", "environment")
+        quote = " ".join(data.split())[:_QUOTE]
+        raise BridgeFailed(f"The server sent something that is no answer: {quote}", "environment")
     if piece.get("error") or piece.get("object") == "error":
         raise refusal(piece)
     return JsonObject(piece)
@@ -95,30 +98,30 @@ def piece_of(data: str) -> JsonObject:
 def refusal(
     answer: object, status: int | None = None, headers: Mapping[str, str] | None = None
 ) -> BridgeFailed:
-    """The error that a body tells of, in any of the shapes that servers give it."""
-    body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
+    """Return the error in the body of an answer, in any of the forms that servers use."""
+    if isinstance(answer, list) and answer:
+        answer = answer[0]
+    body = mapping_of(answer)
     fields = body.mapping("error") or body
     message = body.text("error") or fields.text("message") or fields.text("detail")
     code = fields.get("code")
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
     kind = fields.text("code") or fields.text("type") or fields.text("status")
-    # Anthropic says only this of a model that it does not know.
-    of_model = kind == "not_found_error" or "model" in f"{kind} {message}".lower()
+    name = ""
     if status == 404:
-        if of_model:
-            name = "capability"
-        else:
-            name = "environment"
-    else:
-        name = ""
-    text = (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE])
+        # Anthropic reports an unknown model by this type only.
+        is_about_model = kind == "not_found_error" or "model" in f"{kind} {message}".lower()
+        name = "capability" if is_about_model else "environment"
+    text = message or json.dumps(answer)[:_QUOTE]
+    if status:
+        text = f"HTTP {status}: {text}"
     at = read_retry_headers(headers or {}, status or 0)
     return BridgeFailed(text, name, status=status, type=kind or None, retry_at=at)
 
 
 def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> BridgeFailed:
-    """The error of an answer with a bad status, whatever its body is."""
+    """Return the error of an answer with a bad status, whatever its body holds."""
     text = body.decode("utf-8", "replace")
     try:
         value = json.loads(text)
@@ -128,17 +131,19 @@ def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> BridgeFa
 
 
 class Chat:
-    """One question and its answer, which is passed on in whole lines, and as a result when it is
-    complete. Pieces of an answer may repeat or leave out anything."""
+    """One question and its answer, printed in whole lines, and as a result when it is complete.
 
-    # For which reasons there is no answer, or less of it.
+    Pieces of an answer may repeat or leave out any field.
+    """
+
+    # Sentences for the reasons with which a provider ends an answer: by a refusal, or too early.
     refusals: ClassVar[Mapping[str, str]] = {
         "content_filter": "The provider's content filter stopped the answer."
     }
     cut_off: ClassVar[Mapping[str, str]] = {
         "length": "The answer was cut off at the limit of its length."
     }
-    # A field of the question that some servers do not take.
+    # A field of the request that some servers refuse.
     optional = "stream_options"
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -148,24 +153,27 @@ class Chat:
         self._model = ""
         self.usage = JsonObject()
         self.complete = False
-        self.reason = ""  # why it ended, in the provider's own word
-        self.refused = ""  # what the model says instead of an answer
+        self.reason = ""  # the provider's name of the reason for the end
+        self._refusal = ""  # the model's refusal, in the place of an answer
 
     def target(self) -> tuple[str, dict[str, str]]:
-        """Where it is asked, and the header with the key."""
+        """Return the URL for the request, and the headers with the key."""
         url = address("OPENAI_BASE_URL", _HOME, "/chat/completions")
         key = key_in("OPENAI_API_KEY")
         return url, {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, prompt: str, system: str) -> dict[str, Any]:
-        """The question in the provider's words."""
+        """Return the body of the request."""
+        messages = []
         if system:
-            messages = [{"role": "system", "content": system}]
-        else:
-            messages = []
+            messages.append({"role": "system", "content": system})
         messages.append({"role": "user", "content": prompt})
-        asked = {"model": self.arguments.model, "messages": messages, "stream": True}
-        return {**asked, "stream_options": {"include_usage": True}}
+        return {
+            "model": self.arguments.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
 
     def take(self, piece: JsonObject) -> None:
         """Take one event of the stream."""
@@ -177,43 +185,41 @@ class Chat:
         for choice in piece.mappings("choices")[:1]:
             message = choice.mapping("delta") or choice.mapping("message")
             content = message.get("content")
-            # It may be a list of parts, some of them thoughts.
             if isinstance(content, list):
-                parts = content
+                # A list of parts, some of which are thoughts without a text.
+                self.add("".join(mapping_of(part).text("text") for part in content))
             else:
-                parts = [{"text": text_of(content)}]
-            self.add("".join(mapping_of(part).text("text") for part in parts))
-            self.refused += message.text("refusal")
+                self.add(text_of(content))
+            self._refusal += message.text("refusal")
             self.reason = choice.text("finish_reason") or self.reason
 
     def end(self) -> None:
-        """Tell what is only known at the end, be it good or bad."""
-        used = self.usage
-        if not used and not self.complete and not self.reason:
+        """Print the usage, which is complete only at the end, after an error, too."""
+        usage = self.usage
+        if not usage and not self.complete and not self.reason:
             return
-        cached = used.at("prompt_tokens_details", "cached_tokens")
+        cached_tokens = usage.at("prompt_tokens_details", "cached_tokens")
         counts = {
-            "input_tokens": used.get("prompt_tokens"),
-            "output_tokens": used.get("completion_tokens"),
-            "cached_tokens": cached or used.get("prompt_cache_hit_tokens"),
+            "input_tokens": usage.get("prompt_tokens"),
+            "output_tokens": usage.get("completion_tokens"),
+            "cached_tokens": cached_tokens or usage.get("prompt_cache_hit_tokens"),
             "turns": 1,
         }
         emit("usage", data={key: number for key, number in counts.items() if number})
 
     @classmethod
     def main(cls, parser: Arguments) -> int:
-        """Ask with the prompt of standard input; 0 after a result, 1 after an error."""
+        """Ask with the prompt on standard input; return 0 after a result, 1 after an error."""
         chat = cls(parser.parse_args())
-        file: Path | None = chat.arguments.system_file
-        if file:
-            system = file.read_text(encoding="utf-8")
-        else:
-            system = ""
+        system = ""
+        system_file: Path | None = chat.arguments.system_file
+        if system_file:
+            system = system_file.read_text(encoding="utf-8")
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
         try:
             chat._ask(chat.body(prompt, system))
-        except BridgeFailed as failed:
-            failed.emit()
+        except BridgeFailed as failure:
+            failure.emit()
             return 1
         return 0
 
@@ -225,8 +231,8 @@ class Chat:
             text = f"{urlsplit(url).hostname} cannot be reached: {error or repr(error)}"
             raise BridgeFailed(text, "environment") from error
         except httpx2.TimeoutException as error:
-            silence = f"The server said nothing for {self.arguments.timeout:g} s."
-            raise BridgeFailed(silence, "timeout") from error
+            text = f"The server sent nothing for {self.arguments.timeout:g} s."
+            raise BridgeFailed(text, "timeout") from error
         except httpx2.HTTPError as error:
             text = f"The connection broke: {error or repr(error)}"
             raise BridgeFailed(text, "environment") from error
@@ -244,26 +250,26 @@ class Chat:
             if response.is_success:
                 self._read(_lines(response))
                 return
-            said = response.read()
+            content = response.read()
             status = response.status_code
-        if status in {400, 422} and self.optional in body and self.optional.encode() in said:
+        if status in {400, 422} and self.optional in body and self.optional.encode() in content:
             del body[self.optional]
             self._post(url, key, body)
             return
         if 300 <= status < 400:
             where = response.headers.get("Location", "nowhere")
             raise BridgeFailed(f"{url} redirects to {where}: is base_url right?", "environment")
-        # Nobody's log should hold the key, not even where a server quotes it.
+        # A server may quote the key in its answer; it must not get into a log.
         for name in key.keys() & {"X-Api-Key", "Authorization"}:
-            said = said.replace(key[name].removeprefix("Bearer ").encode(), b"***")
-        failed = refusal_of(said, status, response.headers)
-        if failed.name == "environment":
-            text = f"{failed} ({url} was asked: is base_url right?)"
-            failed = BridgeFailed(text, failed.name, **failed.data)
-        raise failed
+            content = content.replace(key[name].removeprefix("Bearer ").encode(), b"***")
+        failure = refusal_of(content, status, response.headers)
+        if failure.name == "environment":
+            text = f"{failure} (the request went to {url}: is base_url right?)"
+            failure = BridgeFailed(text, failure.name, **failure.data)
+        raise failure
 
     def _read(self, lines: Iterator[str]) -> None:
-        """Read a stream of events, or the one object of a server that does not stream."""
+        """Take a stream of events, or the one object of a server that does not stream."""
         for line in lines:
             data = line.removeprefix("data:").strip()
             if line.startswith("{"):
@@ -276,27 +282,28 @@ class Chat:
                 self.take(piece_of(data))
 
     def add(self, text: str) -> None:
-        """Take some more of the answer."""
+        """Add a piece of the answer."""
         self._texts.append(text)
         self._lines.add(text)
 
     def _finish(self) -> None:
-        """Print the result."""
+        """Print the result; raise BridgeFailed if the answer is incomplete or empty."""
         if not self.complete and not self.reason:
             raise BridgeFailed("The connection ended in the middle of the answer.", "environment")
         if self.reason in self.refusals:
             raise BridgeFailed(self.refusals[self.reason], "task")
-        why_empty = self.cut_off.get(self.reason, "")
-        if why_empty:
-            emit("notice", why_empty)
-        whole = "".join(self._texts)
-        if not whole.strip():
-            if self.refused:
-                refused = f"The model refused: {self.refused}"
-            else:
-                refused = ""
-            raise BridgeFailed(why_empty or refused or "The model gave an empty answer.", "task")
-        emit("result", whole)
+        cut_off = self.cut_off.get(self.reason, "")
+        if cut_off:
+            emit("notice", cut_off)
+        answer = "".join(self._texts)
+        if answer.strip():
+            emit("result", answer)
+        elif cut_off:
+            raise BridgeFailed(cut_off, "task")
+        elif self._refusal:
+            raise BridgeFailed(f"The model refused: {self._refusal}", "task")
+        else:
+            raise BridgeFailed("The model gave an empty answer.", "task")
 
 
 if __name__ == "__main__":

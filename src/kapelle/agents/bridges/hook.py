@@ -1,14 +1,16 @@
-"""What an agent runs as its hooks, with the event as JSON on standard input.
+"""The program that agents run as their hooks, with the event as JSON on standard input.
 
-    python -I -S hook.py FILE claude|gemini
+    python -I -S hook.py FILE claude|codex|gemini
 
-before each tool that writes: it asks the daemon, of which FILE says where it is, whether the tool
-may write what it would write. What cannot be asked is refused.
+runs before each tool that writes. It asks the daemon, whose address is in FILE, whether the tool
+may write these files. If the daemon cannot be asked, the tool is refused.
 
     python -I -S hook.py FOLDER KEY
 
-after each tool and before its end: it tells the agent what people say to it while it works, in
-files that come to FOLDER, signed with KEY. Only the standard library is used, for both run often.
+runs after each tool and before the agent's end. It hands the agent the messages that people have
+sent to it, which arrive as files in FOLDER, signed with KEY.
+
+Both run often, so only the standard library is imported.
 """
 
 import json
@@ -19,20 +21,20 @@ from collections.abc import Mapping
 from typing import Any
 
 _TIMEOUT_S = 2.0
-# The ends of the names of a message, and of one that was read.
+# The suffixes of the file of a message, and of one that the agent has read.
 SUFFIX = ".txt"
 READ = ".told"
 _LARGEST = 8_000_000
 _FORMS = ("claude", "codex", "gemini")
 
 
-def refusal(place: Mapping[str, str], given: Mapping[str, Any], directory: str) -> str | None:
-    """Why a tool with this input may not be used; None where nothing is in its way."""
+def refusal(daemon: Mapping[str, str], tool_input: Mapping[str, Any], directory: str) -> str | None:
+    """Return why a tool with this input may not write; None if it may."""
     import http.client
 
-    body = json.dumps({"tool": "", "input": dict(given), "directory": directory})
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {place['token']}"}
-    host = place["url"].partition("://")[2]
+    body = json.dumps({"tool": "", "input": dict(tool_input), "directory": directory})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {daemon['token']}"}
+    host = daemon["url"].partition("://")[2]
     try:
         connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_S)
         connection.request("POST", "/api/v1/locks/check", body, headers)
@@ -43,37 +45,37 @@ def refusal(place: Mapping[str, str], given: Mapping[str, Any], directory: str) 
             return None
         return str(answer["reason"])
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
-        return f"Kapelle cannot tell whether this is locked, so it is refused: {error or 'silence'}"
+        return f"Refused, because Kapelle cannot check the locks: {error or 'no answer'}"
 
 
-def signed(key: str, name: str, text: bytes) -> bytes:
+def sign_message(key: str, name: str, text: bytes) -> bytes:
     """Return the content of a message's file: its signature in the first line, then its text."""
     import hmac
 
-    return (
-        hmac.digest(key.encode(), f"{name}\n".encode() + text, "sha256").hex().encode()
-        + b"\n"
-        + text
-    )
+    signature = hmac.digest(key.encode(), f"{name}\n".encode() + text, "sha256")
+    return signature.hex().encode() + b"\n" + text
 
 
 def new_messages(folder: str, key: str) -> dict[str, bytes]:
-    """Return the texts of the messages that nobody has read, by name; forged ones are left out."""
+    """Return the texts of unread messages by name; leave out those with a wrong signature."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
     except OSError:
         return {}
-    found = {}
+    messages = {}
     for name in names:
         content = _read_regular(os.path.join(folder, name))
         text = content.partition(b"\n")[2]
-        if content and signed(key, name, text) == content:
-            found[name] = text
-    return found
+        if content and sign_message(key, name, text) == content:
+            messages[name] = text
+    return messages
 
 
 def take_messages(folder: str, key: str) -> list[str]:
-    """Return new messages and mark them as read; of two tools that end at once, one gets each."""
+    """Return new messages and mark them as read.
+
+    Of two hooks that run at once, only one gets each message.
+    """
     texts = []
     for name, text in new_messages(folder, key).items():
         path = os.path.join(folder, name)
@@ -98,30 +100,44 @@ def _read_regular(path: str) -> bytes:
 
 
 def _guard(event: dict[str, Any], file: str, form: str) -> dict[str, Any]:
-    with open(file, encoding="utf-8") as opened:
-        reason = refusal(json.load(opened), event["tool_input"], event["cwd"])
-    decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny"}
-    of_claude = {"hookSpecificOutput": {**decision, "permissionDecisionReason": reason}}
-    of_gemini = {"decision": "deny", "reason": reason}
-    if reason:
-        if form == "gemini":
-            return of_gemini
-        return of_claude
-    return {}
+    """Return the answer to a hook before a tool, in the form of the agent."""
+    with open(file, encoding="utf-8") as stream:
+        daemon = json.load(stream)
+    reason = refusal(daemon, event["tool_input"], event["cwd"])
+    if reason is None:
+        return {}
+    if form == "gemini":
+        return {"decision": "deny", "reason": reason}
+    decision = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": reason,
+    }
+    return {"hookSpecificOutput": decision}
 
 
-def _tell(event: dict[str, Any], folder: str, key: str) -> dict[str, Any]:
-    when = event["hook_event_name"]
-    said = "\n\n".join(take_messages(folder, key))
-    text = f"A person says to you, go by it: {said}"
-    context = {"hookSpecificOutput": {"hookEventName": when, "additionalContext": text}}
-    if said:
-        if when == "Stop":
-            return {"decision": "block", "reason": text}
-        return context
-    return {}
+def _deliver(event: dict[str, Any], folder: str, key: str) -> dict[str, Any]:
+    """Return the answer to a hook that hands over new messages, if there are any."""
+    messages = take_messages(folder, key)
+    if not messages:
+        return {}
+    name = event["hook_event_name"]
+    text = "A person sends you this message. Follow it.\n\n" + "\n\n".join(messages)
+    if name == "Stop":
+        # The agent must not end before it has followed the message.
+        return {"decision": "block", "reason": text}
+    return {"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}
+
+
+def _main(place: str, form_or_key: str) -> None:
+    event = json.load(sys.stdin)
+    if form_or_key in _FORMS:
+        reply = _guard(event, place, form_or_key)
+    else:
+        reply = _deliver(event, place, form_or_key)
+    if reply:
+        sys.stdout.write(json.dumps(reply))
 
 
 if __name__ == "__main__":
-    reply = (_guard if sys.argv[2] in _FORMS else _tell)(json.load(sys.stdin), *sys.argv[1:])
-    sys.stdout.write(json.dumps(reply) if reply else "")
+    _main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Plays a scripted part as a real process: standard library only, run with python -I -S.
+"""Follow a script as a real process, with the standard library only, run with python -I -S.
 
 The prompt comes on stdin. The playbook is TOML: rules, each with steps. Events go to stdout, one
 JSON object per line. docs/rehearsal.md shows every step.
@@ -11,7 +11,7 @@ import sys
 import time
 from json import dumps
 
-# Importing typing would cost a third of the start-up time.
+# Importing typing takes a third of the start time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -27,8 +27,11 @@ class PlaybookError(Exception):
 
 
 class RehearsalScript:
-    """Executes steps in a workspace: play_say is the step say, and its parameters are what a
-    playbook may write there, of the types in TYPES. SystemExit ends the part."""
+    """Executes steps in a workspace.
+
+    The method play_say is the step `say`. Its parameters are the fields of the step, of the types
+    in TYPES. SystemExit ends the script.
+    """
 
     def __init__(self, workspace: str) -> None:
         self.workspace = os.path.realpath(workspace)
@@ -37,12 +40,12 @@ class RehearsalScript:
     def execute(self, steps: list[Table]) -> None:
         for number, step in enumerate(steps, 1):
             STEPS[action_of(step, f"step {number}")](self, **step)
-        self.emit("result", "The part was played to its end.", data={"is_error": False})
+        self.emit("result", "The script was followed to its end.", data={"is_error": False})
 
     def emit(self, kind: str, text: str = "", name: str = "", data: Table | None = None) -> None:
         event = {"kind": kind, "text": text, "name": name, "data": data}
         line = dumps({key: value for key, value in event.items() if value})
-        # An event must start a line of its own to be seen.
+        # Only an event at the start of a line is read.
         start = "\n" if self.line_is_open else ""
         self.raw(f"{start}{line}\n".encode())
 
@@ -61,7 +64,7 @@ class RehearsalScript:
         self.emit("error", message, "failed")
         self.emit("result", message, data={"is_error": True})
 
-    def put(self, relative: str, content: str, mode: str) -> None:
+    def write_file(self, relative: str, content: str, mode: str) -> None:
         path = self.path(relative)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, mode, encoding="utf-8", newline="") as file:
@@ -77,10 +80,10 @@ class RehearsalScript:
         write_all(2, stderr.encode() + b"\n")
 
     def play_write(self, write: str, content: str = "") -> None:
-        self.put(write, content, "w")
+        self.write_file(write, content, "w")
 
     def play_append(self, append: str, content: str = "") -> None:
-        self.put(append, content, "a")
+        self.write_file(append, content, "a")
 
     def play_delete(self, delete: str) -> None:
         path = self.path(delete)
@@ -95,10 +98,10 @@ class RehearsalScript:
         import subprocess
 
         command = ["/bin/sh", "-c", run]
-        done = subprocess.run(command, cwd=self.workspace, stdin=subprocess.DEVNULL)
+        code = subprocess.run(command, cwd=self.workspace, stdin=subprocess.DEVNULL).returncode
         self.line_is_open = True
-        if done.returncode not in (ok_codes or [0]):
-            self.report_failure(f"the command {run!r} ended with code {done.returncode}")
+        if code not in (ok_codes or [0]):
+            self.report_failure(f"the command {run!r} ended with code {code}")
             sys.exit(1)
 
     def play_sleep(self, sleep: Number) -> None:
@@ -161,17 +164,18 @@ class RehearsalScript:
     def play_spawn(self, spawn: str, detached: bool = False, output: bool = False) -> None:
         import subprocess
 
-        where = None if output else subprocess.DEVNULL
+        target = None if output else subprocess.DEVNULL
         subprocess.Popen(
             ["/bin/sh", "-c", spawn],
             cwd=self.workspace,
             stdin=subprocess.DEVNULL,
-            stdout=where,
-            stderr=where,
+            stdout=target,
+            stderr=target,
             start_new_session=detached,
         )
 
     def play_flood(self, flood: int, line: int = 80) -> None:
+        """Print so many bytes, in lines of so many bytes."""
         letters = b"abcdefghijklmnopqrstuvwxyz012345" * (_CHUNK // 32)
         for offset in range(0, flood, _CHUNK):
             chunk = bytearray(letters[: min(_CHUNK, flood - offset)])
@@ -208,30 +212,40 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def action_of(step: Any, where: str) -> str:
-    """The name of a step's action; raises PlaybookError unless the step is well formed."""
+    """Return the name of a step's action; raise PlaybookError unless the step is well formed."""
     if not isinstance(step, dict) or not step:
         raise PlaybookError(f"{where} is not a table such as {{say = 'text'}}")
-    # A tool step may have a result, which alone is a step too.
+    # A tool step may have a field "result", which alone is a step, too.
     action = "tool" if "tool" in step else next((key for key in step if key in STEPS), None)
     if action is None:
-        import difflib
-
-        word = next(iter(step))
-        near = [f", did you mean {name!r}?" for name in difflib.get_close_matches(word, STEPS, 1)]
-        raise PlaybookError(f"{where} has no known action: {word!r} is none{''.join(near)}")
-    kinds = {key: kind.split(" ")[0] for key, kind in STEPS[action].__annotations__.items()}
+        raise unknown_action(step, where)
+    annotations = STEPS[action].__annotations__
+    kinds = {key: kind.split(" ")[0] for key, kind in annotations.items()}
     for key, value in step.items():
-        wanted: Any = TYPES.get(kinds.get(key, ""))
-        if wanted is None:
-            known = ", ".join(kinds.keys() - {action, "return"}) or "none"
-            raise PlaybookError(f"{where} ({action}) has no option {key!r}; it has: {known}")
-        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+        expected: Any = TYPES.get(kinds.get(key, ""))
+        if expected is None:
+            options = ", ".join(kinds.keys() - {action, "return"}) or "none"
+            raise PlaybookError(f"{where} ({action}) has no option {key!r}; it has: {options}")
+        is_wrong_bool = isinstance(value, bool) and expected is not bool
+        if is_wrong_bool or not isinstance(value, expected):
             raise PlaybookError(f"{where} ({action}): {key} = {value!r} has the wrong type")
     return action
 
 
+def unknown_action(step: Table, where: str) -> PlaybookError:
+    """Return the error that a step has no known action, with the nearest name."""
+    import difflib
+
+    word = next(iter(step))
+    text = f"{where} has no known action: {word!r} is none"
+    matches = difflib.get_close_matches(word, STEPS, 1)
+    if matches:
+        text += f", did you mean {matches[0]!r}?"
+    return PlaybookError(text)
+
+
 def parse_rules(text: str, source: str) -> list[Table]:
-    """The rules of a playbook, all checked before any is played."""
+    """Return the rules of a playbook, after all of them have been checked."""
     import tomllib
 
     try:
@@ -249,6 +263,7 @@ def parse_rules(text: str, source: str) -> list[Table]:
 
 
 def check_rule(rule: Any, where: str) -> None:
+    """Raise PlaybookError unless a rule is well formed."""
     if isinstance(rule, dict):
         unknown = sorted(set(rule) - {"match", "attempt", "do"})
     else:
@@ -267,6 +282,7 @@ def check_rule(rule: Any, where: str) -> None:
 
 
 def attempts_of(rule: Table) -> list[Any]:
+    """Return the numbers of attempts for which a rule holds; empty for all."""
     value = rule.get("attempt", [])
     if isinstance(value, list):
         return value
@@ -274,13 +290,13 @@ def attempts_of(rule: Table) -> list[Any]:
 
 
 def find_rules(prompt: str, checkout: str, playbook: str | None) -> tuple[list[Any], str, str]:
-    """The rules to follow, the text they are matched against, and where they stand."""
+    """Return the rules to follow, the text they are matched with, and their source."""
     if "```rehearsal" in prompt:
         import re
 
         block = re.compile(r"^```rehearsal[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.DOTALL | re.MULTILINE)
         text = "\n".join(block.findall(prompt))
-        # A rule's own words must not make it match.
+        # The text of a rule must not match the rule itself.
         return parse_rules(text, "the prompt"), block.sub("", prompt), "the prompt"
     path = os.path.join(checkout, playbook or ".kapelle/playbook.toml")
     try:
@@ -289,16 +305,16 @@ def find_rules(prompt: str, checkout: str, playbook: str | None) -> tuple[list[A
     except FileNotFoundError:
         if playbook:
             raise PlaybookError(f"there is no playbook {path}") from None
-    first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    first_line = prompt.strip().partition("\n")[0].strip()
     steps = [
-        {"say": f"A real agent would now work on: {first[:200]}"},
+        {"say": f"A real agent would now work on: {first_line[:200]}"},
         {"result": "This was a rehearsal without a playbook: nothing was changed."},
     ]
-    return [{"do": steps}], prompt, "the built-in part"
+    return [{"do": steps}], prompt, "the built-in script"
 
 
 def choose(rules: list[Any], text: str, attempt: int, source: str) -> Table:
-    """The first rule that fits; raises PlaybookError when none does."""
+    """Return the first rule that matches; raise PlaybookError if none does."""
     for number, rule in enumerate(rules, 1):
         attempts = attempts_of(rule)
         if attempts and attempt not in attempts:
@@ -317,21 +333,21 @@ def choose(rules: list[Any], text: str, attempt: int, source: str) -> Table:
 
 
 def main(arguments: list[str]) -> int:
-    # argparse would cost half of the start-up time.
-    given = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    script = RehearsalScript(given.get("--workspace", "."))
+    # Importing argparse takes half of the start time.
+    options = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    script = RehearsalScript(options.get("--workspace", "."))
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
-        if "--session" in given:
-            script.emit("session", given["--session"])
-        checkout = given.get("--checkout", script.workspace)
-        rules, text, source = find_rules(prompt, checkout, given.get("--playbook"))
-        rule = choose(rules, text, int(given.get("--attempt", "1")), source)
+        if "--session" in options:
+            script.emit("session", options["--session"])
+        checkout = options.get("--checkout", script.workspace)
+        rules, text, source = find_rules(prompt, checkout, options.get("--playbook"))
+        rule = choose(rules, text, int(options.get("--attempt", "1")), source)
         script.execute(rule.get("do", []))
     except BrokenPipeError:
-        return 1  # nobody reads the output any more
+        return 1  # the reader of the output has ended
     except Exception as error:
-        script.report_failure(f"The rehearsal cannot go on: {error}.")
+        script.report_failure(f"The rehearsal cannot continue: {error}.")
         return 1
     return 0
 

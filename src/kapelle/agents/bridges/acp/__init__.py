@@ -1,4 +1,4 @@
-"""Talks to an agent over the Agent Client Protocol, and prints what comes of it."""
+"""Talk to an agent over the Agent Client Protocol, and print its updates as events."""
 
 import json
 from collections.abc import Mapping
@@ -8,25 +8,24 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One attempt; the prompt comes by standard input and the agent's command as arguments."""
+    """One attempt; the prompt comes on standard input, the agent's command as arguments."""
 
     permissions: str = "allow"  # or "deny", or "ask"
     read_only: bool = False  # requests to change files are refused
-    answer: str | None = None  # to what was asked before
+    answer: str | None = None  # a person's answer to a request for permission
     mode: str | None = None
     model: str | None = None
     session_id: str | None = None
     fork: bool = False
     system_prompt: str | None = None
     initialize_s: float = 60.0  # in which the agent must answer its first message
-    messages: str | None = None  # the folder to which messages of people come meanwhile
-    message_key: str = ""  # that they are signed with
+    messages: str | None = None  # the folder for messages of people to the running agent
+    message_key: str = ""  # the key that signs these messages
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    # Where the daemon is and with which token, if others work on the same files: files are written
-    # by the bridge then, and only what nobody else holds.
+    # Address and token of the daemon, if other agents work on the same files. The bridge then
+    # writes the files for the agent, unless another agent holds them.
     daemon: Mapping[str, str] | None = None
-    claude_settings: str | None = None  # Claude writes by itself, so its own hooks keep it
+    claude_settings: str | None = None  # Claude's hooks, because Claude writes files itself
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -37,7 +36,7 @@ class Job:
 
     @property
     def decision(self) -> str:
-        """What requests for permission get; an answer settles what was asked."""
+        """The answer to requests for permission: "allow", "deny" or "ask"."""
         if self.permissions != "ask" or self.answer is None:
             return self.permissions
         if self.answer.strip().lower() == "allow":

@@ -1,6 +1,6 @@
-"""The agent process, its messages, and the errors in them.
+"""Run the agent process, exchange messages with it, and read the errors in them.
 
-Each agent puts the provider's status into another place of an error.
+Each agent puts the provider's status into another field of an error.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from kapelle.agents.bridges.acp.connection import RpcError
 from kapelle.agents.bridges.base import BridgeFailed
 from kapelle.agents.events import JsonObject, json_object
 
-# Tool output travels within one line, so lines may be large.
+# A message is one line and may hold the output of a tool.
 _LONGEST_LINE = 64 * 2**20
 _LAST_WORDS = 2000
 _CLOSING_S = 1.0
@@ -46,7 +46,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, argv: list[str]) -> "AgentProcess":
-        """Raises OSError when there is no such program."""
+        """Start the program; raise OSError if there is none."""
         return cls(
             await asyncio.create_subprocess_exec(
                 *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LONGEST_LINE
@@ -58,7 +58,10 @@ class AgentProcess:
         await self._stdin.drain()
 
     async def receive(self) -> JsonObject | None:
-        """The next message, or None at the end; what is no message is treated as standard error."""
+        """Return the next message, or None at the end.
+
+        Any other line is treated as standard error.
+        """
         while True:
             try:
                 line = await self._stdout.readline()
@@ -73,12 +76,12 @@ class AgentProcess:
             self._add_stderr(line)
 
     async def close(self) -> None:
-        """Ask the agent to end by closing its input, then by signals; some need those."""
+        """End the agent: close its input, then send signals, which some agents need."""
         with contextlib.suppress(OSError):
             self._stdin.close()
         process = self._process
         for seconds, end in ((_CLOSING_S, process.terminate), (_TERMINATING_S, process.kill)):
-            if await self.ended(seconds):
+            if await self._has_ended(seconds):
                 break
             with contextlib.suppress(ProcessLookupError):
                 end()
@@ -87,26 +90,23 @@ class AgentProcess:
         await asyncio.wait({self._reading}, timeout=0.2)
         self._reading.cancel()
 
-    async def ended(self, within_s: float) -> bool:
+    async def _has_ended(self, within_s: float) -> bool:
         try:
             await asyncio.wait_for(self._process.wait(), within_s)
         except TimeoutError:
             return False
         return True
 
-    async def ending(self) -> str:
-        """How it ended, as the end of a sentence, with its last words; waits for them briefly."""
-        await self.ended(1.0)
+    async def describe_end(self) -> str:
+        """Return how the agent ended, as the end of a sentence, with its last output."""
+        await self._has_ended(1.0)
         await asyncio.wait({self._reading}, timeout=0.2)
         code = self._process.returncode
-        if code is None:
-            how = "closed its output"
-        else:
-            how = f"ended with exit code {code}"
+        ending = "closed its output" if code is None else f"ended with exit code {code}"
         words = self.last_words()
         if words:
-            return f"{how}: {words}"
-        return f"{how} without a word"
+            return f"{ending}: {words}"
+        return f"{ending} without any error output"
 
     def last_words(self) -> str:
         return self._stderr.decode("utf-8", "replace").strip()
@@ -123,7 +123,7 @@ class AgentProcess:
 
 
 def _is_message(message: JsonObject) -> bool:
-    """Whether the acp package can take it without stumbling."""
+    """Tell whether an object is a valid JSON-RPC message."""
     return (
         isinstance(message.get("method", ""), str)
         and isinstance(message.get("id"), int | str | None)
@@ -132,32 +132,35 @@ def _is_message(message: JsonObject) -> bool:
     )
 
 
-def failure_of(error: RpcError) -> BridgeFailed:
-    """The message of a JSON-RPC error, with what it says about the provider's answer."""
+def describe_error(error: RpcError) -> BridgeFailed:
+    """Return the failure that a JSON-RPC error reports, with the provider's status and type."""
     facts = list(_facts(error.data))
-    strings = [(key, value) for key, value in facts if isinstance(value, str)]
-    said = [value for key, value in strings if key in _TEXT_KEYS and value not in str(error)]
-    text = ": ".join(dict.fromkeys(filter(None, [str(error), *said])))
-    types = [v for key, v in strings if key in _TYPE_KEYS and len(v) <= _LONGEST_TYPE]
+    details = []
+    error_type = None
+    for key, value in facts:
+        if not isinstance(value, str):
+            continue
+        if key in _TEXT_KEYS and value not in str(error):
+            details.append(value)
+        if error_type is None and key in _TYPE_KEYS and len(value) <= _LONGEST_TYPE:
+            error_type = value
+    text = ": ".join(dict.fromkeys(filter(None, [str(error), *details])))
     status = _status(error, facts, text)
-    kind = next(iter(types), None)
-    refused = needs_login(error) and status in {None, 401, 403}
-    return BridgeFailed(text, "authentication" if refused else "", status=status, type=kind)
+    name = ""
+    if needs_login(error) and status in {None, 401, 403}:
+        name = "authentication"
+    return BridgeFailed(text, name, status=status, type=error_type)
 
 
 def session_failure(message: JsonObject) -> JsonObject:
-    """What codex-acp tells of a failure to clients that ask for it; there is no error then."""
+    """Return the failure that codex-acp reports in an extension of a message without an error."""
     return message.mapping("_meta", "jetbrains", "air", "sessionFailure")
 
 
-def failure_told(text: str) -> BridgeFailed:
-    """The failure that a text tells of."""
-    found = _STATUS.search(text)
-    if "context window" in text:
-        name = "context_overflow"
-    else:
-        name = ""
-    return BridgeFailed(text, name, status=int(found[1]) if found else None)
+def describe_failure(text: str) -> BridgeFailed:
+    """Return the failure that a text reports."""
+    name = "context_overflow" if "context window" in text else ""
+    return BridgeFailed(text, name, status=_status_in(text))
 
 
 def needs_login(error: RpcError) -> bool:
@@ -165,19 +168,26 @@ def needs_login(error: RpcError) -> bool:
 
 
 def _status(error: RpcError, facts: list[tuple[str, Any]], text: str) -> int | None:
-    # Gemini says 500 for whatever it does not know the status of.
+    """Return the HTTP status of the provider's answer, or None."""
+    # Gemini reports 500 if it does not know the status.
     if error.code == 500 and "not found" in text.lower():
         return 404
-    stated = [error.code, *(value for key, value in facts if key in _STATUS_KEYS)]
-    for value in stated:
+    values = [error.code, *(value for key, value in facts if key in _STATUS_KEYS)]
+    for value in values:
         if isinstance(value, int) and 400 <= value <= 599:
             return value
-    found = _STATUS.search(text)
-    return int(found[1]) if found else None
+    return _status_in(text)
+
+
+def _status_in(text: str) -> int | None:
+    match = _STATUS.search(text)
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def _facts(value: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, however deep."""
+    """Yield every key with its value, of nested objects, too."""
     if isinstance(value, str) and depth == 0:
         yield "message", value
     if not isinstance(value, dict) or depth > 4:

@@ -1,4 +1,4 @@
-"""Turns the updates of an ACP session into Kapelle's events."""
+"""Turn the updates of an ACP session into Kapelle's events."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from kapelle.agents.events import JsonObject, plan
 _LONGEST_OUTPUT = 100_000
 _OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result", "error")
 _TOOL_NAME = re.compile(r"[\w.-]+")
-# Gemini says this as if the model had; it is no part of an answer.
+# Gemini sends this note as the model's text; it is no part of an answer.
 _MODE_NOTE = re.compile(r"\s*\[MODE_UPDATE\] \w+\s*")
 
-# From opencode's own database.
+# A query of opencode's own database.
 _OPENCODE_SESSION = """
 SELECT tokens_input + tokens_cache_read + tokens_cache_write, tokens_output + tokens_reasoning,
        tokens_cache_read
@@ -29,18 +29,18 @@ _TOKEN_NAMES = ("input_tokens", "output_tokens", "cached_tokens")
 
 
 class ToolCallState:
-    """What several updates together say about one call."""
+    """The state of one tool call after several updates."""
 
     def __init__(self, first: JsonObject, first_is_whole: bool = False) -> None:
-        self._first_is_whole = first_is_whole  # whether its first update holds all of its input
+        self._first_is_whole = first_is_whole  # the first update has the whole input
         self._fields = JsonObject()
         self._name = _name(first)
         self._terminal = ""
-        self.emitted = False
-        self.ended = False
+        self.is_printed = False
+        self._has_ended = False
 
     def take(self, update: JsonObject) -> bool:
-        """Add an update; whether the call has ended with it."""
+        """Add an update; tell whether the call has ended with it."""
         self._fields |= {key: value for key, value in update.items() if value is not None}
         terminal = update.mapping("_meta", "terminal_output_delta")
         self._terminal = (self._terminal + terminal.text("data"))[-_LONGEST_OUTPUT:]
@@ -48,20 +48,17 @@ class ToolCallState:
         is_whole = self._first_is_whole or update.get("sessionUpdate") != "tool_call"
         if (is_whole and update.get("rawInput")) or status not in {"", "pending"}:
             self.emit_call()
-        if status not in {"completed", "failed"} or self.ended:
+        if status not in {"completed", "failed"} or self._has_ended:
             return False
-        self.ended = True
-        if status == "failed":
-            failed = {"is_error": True}
-        else:
-            failed = {}
-        emit("tool_result", self._output()[:_LONGEST_OUTPUT], self._name, failed)
+        self._has_ended = True
+        data = {"is_error": True} if status == "failed" else {}
+        emit("tool_result", self._output()[:_LONGEST_OUTPUT], self._name, data)
         return True
 
     def emit_call(self) -> None:
         """Print the call, once."""
-        if not self.emitted:
-            self.emitted = True
+        if not self.is_printed:
+            self.is_printed = True
             emit("tool_call", "", self._name, self.input())
 
     @property
@@ -69,20 +66,23 @@ class ToolCallState:
         return self._fields.text("title") or self._name
 
     def input(self) -> Mapping[str, Any]:
-        if raw := self._fields.mapping("rawInput"):
+        """Return the tool's input, or else the title and the paths of the call."""
+        raw = self._fields.mapping("rawInput")
+        if raw:
             return raw
-        places = [*self._fields.mappings("locations"), *self._parts("diff")]
-        paths = sorted({place.text("path") for place in places} - {""})
+        locations = [*self._fields.mappings("locations"), *self._parts("diff")]
+        paths = sorted({location.text("path") for location in locations} - {""})
         if paths:
             return {"title": self.title, "paths": paths}
         return {"title": self.title}
 
     def _output(self) -> str:
+        """Return the output from the first of the fields that agents use for it."""
         raw = self._fields.mapping("rawOutput")
-        given = next((raw[key] for key in _OUTPUTS if isinstance(raw.get(key), str)), "")
+        field = next((raw[key] for key in _OUTPUTS if isinstance(raw.get(key), str)), "")
         texts = [part.text("content", "text") for part in self._parts("content")]
-        said = "\n".join(filter(None, texts))
-        return self._fields.text("rawOutput") or given or said or self._terminal
+        content = "\n".join(filter(None, texts))
+        return self._fields.text("rawOutput") or field or content or self._terminal
 
     def _parts(self, kind: str) -> list[JsonObject]:
         parts = self._fields.mappings("content")
@@ -90,80 +90,76 @@ class ToolCallState:
 
 
 def _name(update: JsonObject) -> str:
-    """The tool's own name where the agent tells it, else its kind."""
+    """Return the tool's name if the agent reports it, else its kind."""
     meta = update.mapping("_meta")
     for key in meta:
-        if name := meta.text(key, "toolName"):
+        name = meta.text(key, "toolName")
+        if name:
             return name
     title = update.text("title")
-    if _TOOL_NAME.fullmatch(title):
-        alike = title
-    else:
-        alike = ""
-    return update.text("name") or alike or update.text("kind") or title or "tool"
+    title_as_name = title if _TOOL_NAME.fullmatch(title) else ""
+    return update.text("name") or title_as_name or update.text("kind") or title or "tool"
 
 
 class UsageMeter:
-    """Watches one prompt; every event it prints holds the sums so far.
+    """Counts the usage of one attempt; every event that it prints holds the sums so far.
 
-    ACP tells only how full the context is, after each answer or at its start and end. From that an
-    answer's tokens are estimated, so that limits can be watched; the final totals replace them.
+    ACP reports only the size of the context, after each answer or at its start and end. The tokens
+    of an answer are estimated by it, so that limits can be watched; the final totals replace them.
     """
 
     def __init__(self, agent: str) -> None:
-        self._last_answer_only = agent == "OpenCode"  # what its final totals are of
-        if "claude" in agent:
-            self._of_session = []
-        else:
-            self._of_session = ["cost_usd"]
+        # The final totals of opencode are those of its last answer only.
+        self._last_answer_only = agent == "OpenCode"
+        self._of_session = [] if "claude" in agent else ["cost_usd"]
         self.turns = 0
-        self._fresh = True  # whether what the agent says next is a new answer of the model
+        self._is_between_answers = True  # the next text or tool call begins a new answer
         self._earlier: Counter[str] = Counter()  # tokens of the answers before this one
-        self._ended: Counter[str] = Counter()  # tokens of the prompts before this one
+        self._of_earlier_prompts: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
-        self._exact = False  # whether they are counted, not estimated
-        self._context = 0  # by the last word about it
+        self._is_exact = False  # the tokens of this answer are counted, not estimated
+        self._context = 0  # the last reported size of the context
 
     def start_answer(self) -> bool:
-        """The model said something or called a tool; whether that begins a new answer."""
-        if not self._fresh:
+        """Note a text or a tool call of the model; tell whether it begins a new answer."""
+        if not self._is_between_answers:
             return False
         self._begin()
         self._emit()
         return True
 
     def end_tool(self) -> None:
-        """A tool gave its result: what comes next is a new answer."""
-        self._fresh = True
+        """Note the end of a tool call: the next text or tool call begins a new answer."""
+        self._is_between_answers = True
 
     def update(self, update: JsonObject) -> None:
-        """A usage_update: the context's size, and perhaps the session's cost so far."""
-        used = update.get("used")
+        """Take a usage_update: the context's size, and perhaps the session's cost so far."""
+        context = update.get("used")
         cost = update.mapping("cost")
-        if used == self._context and not cost:
-            return  # Copilot says it again with each request that it makes again
-        if isinstance(used, int) and used > 0:
-            # Some agents tell at an answer's start, some only after its tools have run.
-            if self.turns == 0 or (self._fresh and self._now):
+        if context == self._context and not cost:
+            return  # Copilot repeats it at each retry of a request
+        if isinstance(context, int) and context > 0:
+            # Some agents report at the start of an answer, others only after its tools have run.
+            if self.turns == 0 or (self._is_between_answers and self._now):
                 self._begin()
-            self._estimate(used)
+            self._estimate(context)
         amount = cost.get("amount")
-        # OpenCode counts 0 for a model whose price it does not know.
+        # OpenCode reports 0 for a model whose price it does not know.
         if amount and isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
             self._emit(cost_usd=amount, of_session=self._of_session)
         else:
             self._emit()
 
     def count(self, usage: JsonObject) -> None:
-        """What Qwen says at its end that an answer took."""
+        """Take the exact usage of an answer, which Qwen reports at its end."""
         self._now = Counter(_tokens(usage))
-        self._exact = True
+        self._is_exact = True
         self._emit()
 
     def finish(self, response: JsonObject, since_prompt: Counter[str] | None = None) -> None:
-        """Report what the answer to session/prompt says was used.
+        """Print the usage that the response to session/prompt reports.
 
-        since_prompt: the tokens of all answers since the first prompt, where that is known.
+        since_prompt are the tokens of all answers since the first prompt, if they are known.
         """
         if since_prompt:
             self._earlier = Counter()
@@ -173,37 +169,38 @@ class UsageMeter:
         usage = response.mapping("usage")
         quota = response.mapping("_meta", "quota")
         for entry in quota.mappings("model_usage"):
-            if model := entry.text("model"):
+            model = entry.text("model")
+            if model:
                 emit("model", model)
         tokens = _tokens(usage) if usage else {}
         count = quota.mapping("token_count")
         if not usage and "input_tokens" in count:
-            names = ("input_tokens", "output_tokens", "cached_tokens")
-            tokens = {name: count.count(name) for name in names}
+            tokens = {name: count.count(name) for name in _TOKEN_NAMES}
         if not tokens:
             return
         self._now = Counter(tokens)
         if not self._last_answer_only:
-            self._earlier = Counter(self._ended)
+            self._earlier = Counter(self._of_earlier_prompts)
         self._emit()
-        self._ended = self._earlier + self._now
+        self._of_earlier_prompts = self._earlier + self._now
 
     def _begin(self) -> None:
         self.turns += 1
-        self._fresh = False
+        self._is_between_answers = False
         self._earlier.update(self._now)
         self._now = Counter()
-        self._exact = False
+        self._is_exact = False
 
-    def _estimate(self, used: int) -> None:
-        if self._exact:
+    def _estimate(self, context: int) -> None:
+        """Estimate the tokens of this answer by the size of the context."""
+        if self._is_exact:
             return
         if not self._now:
-            # What an earlier answer has seen comes from the provider's cache, as a rule.
-            self._now["input_tokens"] = used
-            self._now["cached_tokens"] = min(self._context, used)
-        self._now["output_tokens"] = max(0, used - self._now["input_tokens"])
-        self._context = used
+            # The context of earlier answers usually comes from the provider's cache.
+            self._now["input_tokens"] = context
+            self._now["cached_tokens"] = min(self._context, context)
+        self._now["output_tokens"] = max(0, context - self._now["input_tokens"])
+        self._context = context
 
     def _emit(self, **more: Any) -> None:
         tokens = {key: self._earlier[key] + self._now[key] for key in {*self._earlier, *self._now}}
@@ -211,33 +208,39 @@ class UsageMeter:
 
 
 def _tokens(usage: JsonObject) -> dict[str, int]:
-    """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
-    sent = usage.count("inputTokens")
-    said = usage.count("outputTokens")
-    cached = usage.count("cachedReadTokens")
-    stored = usage.count("cachedWriteTokens")
-    thought = usage.count("thoughtTokens")
+    """Return the tokens of a usage as Kapelle counts them.
+
+    The total tells whether the input already includes cached tokens, and the output thoughts.
+    """
+    input_tokens = usage.count("inputTokens")
+    output_tokens = usage.count("outputTokens")
+    cache_read = usage.count("cachedReadTokens")
+    cache_write = usage.count("cachedWriteTokens")
+    thoughts = usage.count("thoughtTokens")
     total = usage.count("totalTokens")
-    if total >= sent + said + cached + stored:
-        sent += cached + stored
-    if total >= sent + said + thought:
-        said += thought
-    return {"input_tokens": sent, "output_tokens": said, "cached_tokens": cached}
+    if total >= input_tokens + output_tokens + cache_read + cache_write:
+        input_tokens += cache_read + cache_write
+    if total >= input_tokens + output_tokens + thoughts:
+        output_tokens += thoughts
+    return {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cached_tokens": cache_read,
+    }
 
 
 def opencode_session_tokens(session_id: str) -> Counter[str] | None:
     """Return the tokens of all answers of an opencode session so far; None if they are unknown.
 
-    Over ACP opencode reports the tokens of its last answer only. Its own table of sessions counts
-    all of them. That table may change with any version: if it is not as expected, nothing is known.
+    Over ACP opencode reports the tokens of its last answer only, while its own table of sessions
+    counts all of them. Any version may change that table; the tokens are then unknown.
     """
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     database = Path(data) / "opencode" / "opencode.db"
     try:
-        with closing(
-            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=2)
-        ) as opened:
-            row = opened.execute(_OPENCODE_SESSION, (session_id,)).fetchone()
+        address = f"{database.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=2)) as connection:
+            row = connection.execute(_OPENCODE_SESSION, (session_id,)).fetchone()
     except (sqlite3.Error, ValueError):
         return None
     if row is None or not all(isinstance(number, int) for number in row):
@@ -246,20 +249,21 @@ def opencode_session_tokens(session_id: str) -> Counter[str] | None:
 
 
 class Updates:
-    """Prints one prompt's updates; text is held back until its line, or the answer, is complete."""
+    """Prints the updates of an attempt; text is printed in whole lines."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self.meter = UsageMeter(agent)
         self._lines = LinePrinter()
         self._answer = ""
-        self._chunks = 0  # of the answer so far
+        self._chunks = 0  # the pieces of the answer so far
         self._message_id: object = None
         self._text_turn = 0  # the turn of the last text
         self._tools: dict[str, ToolCallState] = {}
-        self.refused = ""  # what was not permitted, until the agent says something about it
+        self.refusal = ""  # the title of a refused call, until the agent writes a text after it
 
     def take(self, update: JsonObject) -> None:
+        """Print the events of one update."""
         kind = update.get("sessionUpdate")
         if kind == "agent_message_chunk":
             self._add_text(update)
@@ -267,7 +271,7 @@ class Updates:
         if kind in {"tool_call", "tool_call_update"}:
             self._lines.flush()
             tool = self._tool(update)
-            if not tool.emitted:
+            if not tool.is_printed:
                 self.meter.start_answer()
             if tool.take(update):
                 self.meter.end_tool()
@@ -282,7 +286,7 @@ class Updates:
             _emit_retry(update)
 
     def requested_call(self, call: JsonObject) -> ToolCallState:
-        """The tool call that a request for permission is about; it is printed as a call, too."""
+        """Print and return the tool call that a request for permission is about."""
         self._lines.flush()
         tool = self._tool(call)
         tool.take(JsonObject(call, status="pending"))
@@ -290,25 +294,26 @@ class Updates:
         return tool
 
     def refuse(self, tool: ToolCallState) -> None:
-        """A call is not permitted: what comes next is a new answer, or nothing at all."""
-        self.refused = tool.title
+        """Note that a tool call was refused: the next text begins a new answer."""
+        self.refusal = tool.title
         self.meter.end_tool()
 
     @property
     def failure(self) -> str:
-        """What the agent itself tells as an answer, where it calls it an error: in one piece."""
+        """The answer if it is an error, which some agents send as one text; else empty."""
         if self._chunks == 1 and self._answer.startswith("Error: "):
             return self._answer
         return ""
 
     def finish(self) -> str:
-        """Print what is still held back; returns the final answer."""
+        """Print the last incomplete line; return the final answer."""
         self._lines.flush()
         return self._answer.strip()
 
     def _add_text(self, update: JsonObject) -> None:
         text = update.text("content", "text")
-        if usage := update.mapping("_meta", "usage"):
+        usage = update.mapping("_meta", "usage")
+        if usage:
             self.meter.count(usage)
         if not text or _MODE_NOTE.fullmatch(text):
             return
@@ -317,37 +322,40 @@ class Updates:
             emit("notice", text, "overloaded" if "API error" in text else "")
             return
         message_id = update.get("messageId", self._message_id)
-        if message_id != self._message_id and self._text_turn == self.meter.turns:
+        is_new_message = message_id != self._message_id
+        if is_new_message and self._text_turn == self.meter.turns:
             self.meter.end_tool()
-        begins = self.meter.start_answer()  # unless a usage or a thought came before the text
-        begins |= message_id != self._message_id or self._text_turn != self.meter.turns
+        # A usage or a thought before the text may have begun the answer already.
+        begins = self.meter.start_answer()
+        begins = begins or is_new_message or self._text_turn != self.meter.turns
         if begins:
             self._lines.flush()
             self._answer = ""
+            self._chunks = 0
         self._message_id = message_id
         self._text_turn = self.meter.turns
         self._answer += text
-        if begins:
-            self._chunks = 1
-        else:
-            self._chunks = self._chunks + 1
-        self.refused = ""
+        self._chunks += 1
+        self.refusal = ""
         self._lines.add(text)
 
     def _tool(self, update: JsonObject) -> ToolCallState:
         key = update.text("toolCallId")
         if key not in self._tools:
-            # Copilot sends nothing more about a call until it has ended.
+            # Copilot sends no further update of a call before its end.
             self._tools[key] = ToolCallState(update, first_is_whole=self._agent == "Copilot")
         return self._tools[key]
 
 
 def _emit_retry(update: JsonObject) -> None:
-    """Codex tells of errors that it outlasts in fields of its own."""
+    """Print the notice of an error that Codex survives, which it reports in an extension."""
     failure = session_failure(update)
-    if said := update.text("_meta", "codex", "error", "message") or failure.text("title"):
-        if said.startswith("Reconnecting"):
-            again = "overloaded"
-        else:
-            again = ""
-        emit("notice", said, "rate_limit" if failure.get("category") == "limit" else again)
+    text = update.text("_meta", "codex", "error", "message") or failure.text("title")
+    if not text:
+        return
+    name = ""
+    if failure.get("category") == "limit":
+        name = "rate_limit"
+    elif text.startswith("Reconnecting"):
+        name = "overloaded"
+    emit("notice", text, name)
