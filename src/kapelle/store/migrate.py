@@ -62,7 +62,7 @@ def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> N
             _upgrade(engine)
         except sa.exc.DBAPIError as error:
             raise Unavailable(
-                f"The database cannot be upgraded from schema {revision} to {newest}: {error.orig}.",
+                f"The upgrade from schema {revision} to {newest} failed: {error.orig}.",
                 hint="Nothing was changed. Start the version that created it.",
             ) from error
 
