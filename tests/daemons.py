@@ -177,7 +177,7 @@ def _entry_points() -> dict[str, Callable[[], object]]:
     from kapelle.daemon import main as daemon
 
     # What daemons make of their operations when these are first called.
-    for operation in idle_router().every():
+    for operation in idle_router().list_operations():
         operation.bind(idle_services())
     for name in commands():
         load(name)

@@ -245,7 +245,7 @@ async def _serve(
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), service.search.run(), service.notify.run(),
+        service.review.run(), service.search_index.run(), service.notify.run(),
         Deliveries(parts, merges).run(), _look_after(lock, record, db, stopping),
         _keep_log_level(parts),
     )  # fmt: skip

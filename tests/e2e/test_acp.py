@@ -145,7 +145,7 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     about = json.loads((plugin / ".claude-plugin/plugin.json").read_text())
     assert (about["name"], about["version"]) == (entry["name"], __version__)
     skill = (plugin / "skills/kapelle/SKILL.md").read_text()
-    tools = {row.tool for row in idle_router().every()} | {
+    tools = {row.tool for row in idle_router().list_operations()} | {
         f"{item.name}_start" for item in load_built_in()
     }
     named = set(re.findall(r"`(\w+_\w+)`", skill)) - {"depends_on", "tool_list", "tool_call"}

@@ -163,11 +163,11 @@ def quiet(
 ) -> tuple[Any, Any]:
     """A service, and a WebSocket to a terminal that shows nothing."""
 
-    async def shown() -> Any:
+    async def read() -> Any:
         await asyncio.Event().wait()
         yield b""
 
-    attach = AsyncMock(return_value=SimpleNamespace(type=type_, shown=shown))
+    attach = AsyncMock(return_value=SimpleNamespace(type=type_, read=read))
     service = SimpleNamespace(terminals=SimpleNamespace(attach=attach), sessions=sessions)
     socket = AsyncMock(receive=AsyncMock(side_effect=said), scope={"kapelle.principal": principal})
     return service, socket

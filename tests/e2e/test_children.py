@@ -111,7 +111,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         "nobody": (Speaker(kapelle, "wrong", repository), foreign, foreign_run),
     }
     rows, document = [], openapi(idle_services())["paths"]
-    tools = [row for row in idle_router().every() if row.tool]
+    tools = [row for row in idle_router().list_operations() if row.tool]
     for row in tools:
         cells = []
         for caller in CALLERS:
@@ -227,8 +227,8 @@ def test_who_only_reports_has_nobody_else_write(kapelle: Instance, repository: P
     assert kapelle.wait(child["id"])["status"] == "completed"
     spec = {"prompt": "x", "until": ["true"], "directory": str(repository)}
     started = voice.refused("forbidden", "POST", "/runs", {"pattern": "loop", "spec": spec})
-    assert "only reports" in started
-    assert "only reports" in voice.refused("forbidden", "POST", f"/tasks/{child['id']}/merge")
+    assert "read-only" in started
+    assert "read-only" in voice.refused("forbidden", "POST", f"/tasks/{child['id']}/merge")
     kapelle.post(f"/tasks/{parent}/cancel")
     branches = git(repository, "for-each-ref", "--format=%(refname)").split()
     assert not [one for one in branches if "evil.txt" in git(repository, "ls-tree", "-r", one)]

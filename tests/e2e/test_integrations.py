@@ -138,7 +138,7 @@ def test_linear_is_asked_and_never_told(
     configure("linear", url=f"{elsewhere.url}/gone")
     assert "answered 401: " in refused(kapelle, "linear", query="{ a }")
     configure("linear", url="http://linear.example")
-    assert "over https" in refused(kapelle, "linear", query="{ a }")
+    assert "must begin with https:" in refused(kapelle, "linear", query="{ a }")
     configure("linear", url="http://127.0.0.1:1")
     assert "cannot be reached" in refused(kapelle, "linear", query="{ a }")
 

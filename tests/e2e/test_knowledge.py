@@ -147,13 +147,13 @@ def test_an_agent_judges_what_is_reported_where_one_is_configured(
     kapelle.cli("config", "set", "knowledge.agent", "judge")
     for verdict, status, scope, reason in (
         ("I think: global", "kept", "global", None),
-        ("discard", "discarded", "project", "it would help nobody"),
+        ("discard", "discarded", "project", "not helpful"),
         (f"duplicate {first}", "discarded", "project", f"duplicate of {first}"),
         (
             "I cannot tell",
             "kept",
             "project",
-            "judged by the plain rule, for judge failed: its answer could not be read",
+            "reviewed by the rule, because judge failed: its answer could not be read",
         ),
     ):
         (home / "verdict").write_text(verdict, encoding="utf-8")
@@ -273,7 +273,7 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     for typed in ("needle)", "NEAR(a b", 'needle"', "a:needle*", "-needle", "ne\u0301edle", "_"):
         response, _ = instance.request("GET", f"/search?{urlencode({'query': typed})}")
         assert response.status in {200, 422}, typed
-    assert "Type one with a letter." in instance.cli("search", "...").stderr
+    assert "The query has no word" in instance.cli("search", "...").stderr
     assert "WORDS is empty" in instance.cli("search", "").stderr
     assert b"query must have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
     assert "plan  note of global\n" in instance.cli("search", "find", "needle").stdout

@@ -304,22 +304,22 @@ async def test_a_client_is_listed_few_tools_and_reaches_all(
 
 
 def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
-    tools = [tool.listed for tool in Tools(idle_router()).by_name.values()]
+    tools = [tool.full for tool in Tools(idle_router()).by_name.values()]
     text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in tools])
     assert len(text) <= MOST_OF_ALL
     assert all(tool.description and tool.annotations for tool in tools)
     # What a program reads names no option of the command line.
     assert not re.search(r"(^|\W)--[a-z]", text)
-    schedule = Tools(idle_router()).by_name["schedule_create"].listed.input_schema["properties"]
+    schedule = Tools(idle_router()).by_name["schedule_create"].full.input_schema["properties"]
     assert all(schedule[name]["description"] for name in ("kind", "spec", "at"))
     for tool in Tools(idle_router()).by_name.values():
         with pytest.raises(InvalidInput, match="has no argument 'lmit'"):
             tool.require_known({"lmit": 3})
         # Every argument that is listed is one that is taken.
-        tool.require_known(tool.listed.input_schema["properties"])
+        tool.require_known(tool.full.input_schema["properties"])
     named = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert {tool.name for tool in tools} <= named
-    own = [row.tool for row in idle_router().every() if row.tool]
+    own = [row.tool for row in idle_router().list_operations() if row.tool]
     assert sorted({*own}) == sorted(own)
     told = {tool.name: tool for tool in tools}
     starts = [tool for name, tool in told.items() if name.endswith("_start") and name not in own]

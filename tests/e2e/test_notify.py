@@ -136,4 +136,4 @@ def test_a_repository_cannot_have_anybody_told(kapelle: Instance, repository: Pa
     refused = kapelle.cli("run", "x", "-a", "rehearsal", cwd=repository)
     assert (refused.returncode, "notify" in refused.stderr) == (2, True)
     refused = kapelle.cli("notify", "test")
-    assert (refused.returncode, "No way to notify you is set." in refused.stderr) == (2, True)
+    assert (refused.returncode, "No notifications are configured." in refused.stderr) == (2, True)

@@ -223,7 +223,7 @@ def test_wrong_schedules_get_a_sentence_and_leave_nothing(
         ({"at": "2020-01-01T00:00:00Z"}, "has passed"),
         (
             {"cron": "0 0 29 2 *", "expires_at": soon},
-            "no slot of its cron comes before that",
+            "the cron expression has no slot before this time",
         ),
         ({"every_s": 5, "spec": {"prompt": "", "directory": "/"}}, "prompt"),
         ({"every_s": 5, "spec": {"prompt": "x", "directory": "/no/where"}}, "no directory"),

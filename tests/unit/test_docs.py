@@ -10,6 +10,7 @@ from kapelle.api.app import openapi
 from kapelle.domain.states import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
+WIDEST = 120
 
 
 def _text(name: str) -> str:
@@ -25,9 +26,9 @@ def _folders(parent: str) -> set[str]:
 
 
 def test_the_architecture_page_names_every_folder_and_no_other() -> None:
-    named = set(re.findall(r"^\| `([\w/]+)` \|", _text("ARCHITECTURE.md"), re.MULTILINE))
+    named = re.findall(r"^\| `([\w/]+)` \|", _text("ARCHITECTURE.md"), re.MULTILINE)
     below = {"bench", "docs", "web"} | _folders("src/kapelle/agents")
-    assert named == _folders("src/kapelle") | _folders("tests") | below
+    assert sorted(named) == sorted(_folders("src/kapelle") | _folders("tests") | below)
 
 
 def test_every_package_says_its_duty() -> None:
@@ -53,6 +54,34 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_lines_of_prose_fit_a_screen() -> None:
+    """Tables, code, and what is generated may be wider."""
+    wide = {
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        if page.name != "cli.md"
+        for line in _prose(page.read_text(encoding="utf-8"))
+        if len(line) > WIDEST
+    }
+    assert wide == set()
+
+
+def _prose(text: str) -> list[str]:
+    text = re.sub(r"<!-- made by .*?<!-- end of that -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^ *(`{3,})[^`\n]*\n.*?^ *\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not line.lstrip().startswith("|")]
+
+
+def test_every_page_starts_with_what_it_is_for() -> None:
+    """The reader learns from the first sentence what this page is good for."""
+    for page in (ROOT / "docs").glob("*.md"):
+        if page.name in {"index.md", "cli.md"}:
+            continue
+        title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
+        assert title.startswith("# "), page.name
+        assert rest.startswith(("After reading this page ", "After this page ")), page.name
 
 
 def test_the_pages_for_agents_and_people_stay_short() -> None:

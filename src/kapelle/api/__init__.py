@@ -1,1 +1,1 @@
-"""REST and server-sent events: the door for programs and browsers. Decides nothing itself."""
+"""REST, server-sent events and MCP: the interface for programs and browsers."""

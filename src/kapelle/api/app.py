@@ -1,4 +1,4 @@
-"""The web application: routes under /api/v1 behind one guard."""
+"""The web application: the API below /api/v1, the page and MCP, behind one guard."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,16 +50,16 @@ def build(services: Service, token: str, allowed_hosts: Callable[[], frozenset[s
         if is_page(scope):
             answer = await page(scope)
         elif scope["path"] == "/mcp" and scope["type"] == "http":
-            # Once somebody asks for it: it costs a second and 60 MB.
+            # Loaded for the first request, because it costs a second and 60 MB.
             if mcp is None or (mcp.done() and mcp.exception()):
-                mcp = asyncio.ensure_future(asyncio.to_thread(_mcp, app))
+                mcp = asyncio.ensure_future(asyncio.to_thread(_load_mcp, app))
             answer = await asyncio.shield(mcp)
         await answer(scope, receive, send)
 
     return RequestGuard(serve, token, allowed_hosts, services.sessions.knows)
 
 
-def _mcp(app: Router) -> ASGIApp:
+def _load_mcp(app: Router) -> ASGIApp:
     from kapelle.api.mcp import Mcp
 
     return Mcp(app)

@@ -1,4 +1,4 @@
-"""Operations of the API: which use case answers which request, and who may call it.
+"""An operation of the API: a method and a path, the use case behind them, and who may call it.
 
 The table of all operations is in `routes/__init__.py`. REST, the tools of MCP and the OpenAPI
 document are made from it.
@@ -20,10 +20,10 @@ from kapelle.service.output import Bytes
 JSON = "application/json"
 WEBSOCKET = "WEBSOCKET"
 
-# Returns who calls; raises Forbidden. The functions are in security.py.
+# Returns the caller of a request; raises Forbidden. The functions are in security.py.
 AccessRule = Callable[[HTTPConnection, Service], Awaitable[Caller | None]]
 UseCase = Callable[..., Any]
-# Adds values that an attempt may leave out; called with the values and the attempt's task.
+# Adds values that an attempt may leave out. The arguments are the values and the attempt's task.
 Inherit = Callable[[dict[str, Any], str], Awaitable[dict[str, Any]]]
 
 
@@ -35,16 +35,16 @@ class Operation:
     path: str
     access: AccessRule
     use_case: Callable[[Service], UseCase]
-    # By default the name of the use case.
+    # The name in the API, by default the name of the use case.
     name: str = ""
     status: int = 200
-    # The OpenAPI description of a response that is no JSON.
+    # The OpenAPI description of a response that is not JSON.
     response: Mapping[str, Any] | None = None
-    # Arguments that do not come from the request.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    # The names in the path of parameters that have another name there.
+    # Arguments of the use case that do not come from the request.
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    # Parameters that have another name in the path, with that name.
     path_names: Mapping[str, str] = field(default_factory=dict)
-    # The name of the MCP tool, if the operation is one.
+    # The name of the MCP tool, if the operation is a tool.
     tool: str = ""
     inherit: Callable[[Service], Inherit] | None = None
     _binding: Binding | None = field(default=None, init=False, repr=False)
@@ -52,14 +52,14 @@ class Operation:
     def bind(self, services: Service) -> Binding:
         """Return how requests become arguments of the use case.
 
-        It is made for the first request, because most operations are never called in a day.
+        The binding is made for the first request, because most operations are rarely called.
         """
         if self._binding is None:
             self._binding = Binding(
                 self.use_case(services),
                 method=self.method,
                 path=self.path,
-                fixed=self.fixed.keys(),
+                constants=self.constants.keys(),
                 path_names=self.path_names,
                 has_json_answer=self.response is None,
             )
@@ -71,9 +71,9 @@ class Operation:
         services: Service,
         values: dict[str, Any] | None = None,
     ) -> Any:
-        """Check the rights of the caller, call the use case and return its answer.
+        """Check the permission of the caller, call the use case and return its answer.
 
-        The arguments come from the request, unless the caller of this method has their values.
+        The values of the arguments are read from the request, unless they are given.
         """
         caller = await self.access(request, services)
         binding = self.bind(services)
@@ -86,7 +86,7 @@ class Operation:
             arguments[binding.caller_parameter] = caller
         if binding.request_parameter:
             arguments[binding.request_parameter] = request
-        answer = self.use_case(services)(**arguments, **self.fixed)
+        answer = self.use_case(services)(**arguments, **self.constants)
         if inspect.isawaitable(answer):
             return await answer
         return answer

@@ -1,4 +1,4 @@
-"""The page: what the build of `web` left, served to a browser at each address of the page."""
+"""The page in the browser: the files that the build of `web` made, at every address of the page."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from kapelle.api.errors import error_response
 
-# A wheel carries the page inside the package; in a checkout it is where it was built.
+# In a wheel the page is inside the package; in a checkout it is where it was built.
 _PLACES = (Path(__file__).parents[1] / "page", Path(__file__).parents[3] / "web" / "dist")
 _FILES = frozenset({"assets", "icon.svg", "theme.js"})
 _VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "projects",
@@ -22,16 +22,20 @@ _NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kape
 
 
 def is_page(scope: Scope) -> bool:
-    """Whether a request asks for the page or a part of it, which holds nothing of anybody's."""
-    first = scope["path"].split("/")[1]
-    # An address that somebody mistyped in a browser is answered by the page.
-    typed = (b"sec-fetch-dest", b"document") in scope.get("headers", ()) and first not in _OTHERS
-    return scope.get("method") in {"GET", "HEAD"} and (first in _FILES | _VIEWS or typed)
+    """Return whether a request is for the page, which has no data and needs no token."""
+    if scope.get("method") not in {"GET", "HEAD"}:
+        return False
+    first_part = scope["path"].split("/")[1]
+    if first_part in _FILES or first_part in _VIEWS:
+        return True
+    # A person may have mistyped an address in the browser; the page answers that best.
+    is_document = (b"sec-fetch-dest", b"document") in scope.get("headers", ())
+    return is_document and first_part not in _OTHERS
 
 
 async def page(scope: Scope) -> Response:
-    """What is shown of it for a request."""
-    # It may be built while the daemon runs.
+    """Return a file of the page, or its HTML for the address of a view."""
+    # Looked up for each request, because the page may be built while the daemon runs.
     root = next((place for place in _PLACES if (place / "index.html").is_file()), None)
     if root is None:
         return HTMLResponse(_NOT_BUILT, 503)
@@ -40,23 +44,25 @@ async def page(scope: Scope) -> Response:
     file = path if is_file else "index.html"
     files = StaticFiles(directory=root)
     try:
-        # Raises for a path outside of the page, before a file beside it is looked for.
-        found = await files.get_response(file, scope)
+        # This raises for a path outside of the page, so it comes before the look for the .gz file.
+        response = await files.get_response(file, scope)
         is_compressed = _accepts_gzip(scope) and (root / f"{file}.gz").is_file()
         if is_compressed:
-            content_type = found.headers.get("Content-Type")
-            found = await files.get_response(f"{file}.gz", scope)
+            content_type = response.headers.get("Content-Type")
+            response = await files.get_response(f"{file}.gz", scope)
     except HTTPException:
         return error_response(404, "not_found", f"The page has no file {path}.")
-    found.headers["Vary"] = "Accept-Encoding"
-    if is_compressed and found.status_code != 304:
-        found.headers["Content-Encoding"] = "gzip"
+    response.headers["Vary"] = "Accept-Encoding"
+    if is_compressed and response.status_code != 304:
+        response.headers["Content-Encoding"] = "gzip"
         if content_type is not None:
-            found.headers["Content-Type"] = content_type
-    # The names of these hold a digest of their content; the others are asked for each time.
-    hashed = path.startswith("assets/") and ".." not in path
-    found.headers["Cache-Control"] = "public, max-age=31536000, immutable" if hashed else "no-cache"
-    return found
+            response.headers["Content-Type"] = content_type
+    # The name of an asset has a digest of its content, so browsers may keep it for ever.
+    if path.startswith("assets/") and ".." not in path:
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+    else:
+        response.headers["Cache-Control"] = "no-cache"
+    return response
 
 
 def _accepts_gzip(scope: Scope) -> bool:

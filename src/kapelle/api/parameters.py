@@ -29,14 +29,14 @@ _HEADERS = {
 _METHODS_WITHOUT_BODY = frozenset({"GET", "DELETE", "WEBSOCKET"})
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _MAX_PROBLEMS = 10
-# A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
+# Enough for a prompt and a system prompt of 1 MB each, with every character escaped in JSON.
 MAX_BODY = 16_000_000
-# Without a token: the code of a login.
+# Without a token a request may only log in, so its body is a login code.
 _MAX_OPEN_BODY = 1_000
 
 
 class TooLarge(KapelleError, code="too_large", http_status=413):
-    """The request is larger than any real one of such a caller."""
+    """The request is larger than its caller may send."""
 
 
 class ParameterSource(NamedTuple):
@@ -55,7 +55,7 @@ class Binding:
         *,
         method: str,
         path: str,
-        fixed: Collection[str] = (),
+        constants: Collection[str] = (),
         path_names: Mapping[str, str] | None = None,
         has_json_answer: bool = True,
     ) -> None:
@@ -70,20 +70,8 @@ class Binding:
         self._path_names = path_names or {}
         fields: dict[str, Any] = {}
         for name, parameter in signature.parameters.items():
-            if name in fixed:
-                continue
-            if parameter.annotation is Caller:
-                self.caller_parameter = name
-            elif _may_be(parameter.annotation, HTTPConnection):
-                self.request_parameter = name
-            else:
-                annotation = _HEADERS.get(name, parameter.annotation)
-                default = ... if parameter.default is parameter.empty else parameter.default
-                fields[name] = (annotation, default)
-                if _may_be(annotation, BaseModel):
-                    self.model_parameter = name
-                else:
-                    self.sources[name] = self._find_source(name)
+            if name not in constants:
+                self._add_parameter(name, parameter, fields)
         # The values of a request by their names in it.
         self.values = create_model(
             f"{method} {path}",
@@ -93,13 +81,34 @@ class Binding:
         self.answer: TypeAdapter[Any] = TypeAdapter(
             signature.return_annotation if has_json_answer else Any
         )
-        self._query_names = [source.name for source in self.sources.values()
-                             if source.kind == "query"]  # fmt: skip
+        self._query_names = [
+            source.name for source in self.sources.values() if source.kind == "query"
+        ]
         self._list_names = _list_fields(self.values)
         if self.model_parameter and not self.has_body:
             model = fields[self.model_parameter][0]
             self._query_names += model.model_fields
             self._list_names |= _list_fields(model)
+
+    def _add_parameter(
+        self, name: str, parameter: inspect.Parameter, fields: dict[str, Any]
+    ) -> None:
+        """Store what a parameter is; add it to the fields of the values if a request has it."""
+        if parameter.annotation is Caller:
+            self.caller_parameter = name
+            return
+        if _may_be(parameter.annotation, HTTPConnection):
+            self.request_parameter = name
+            return
+        annotation = _HEADERS.get(name, parameter.annotation)
+        default = parameter.default
+        if default is parameter.empty:
+            default = ...  # the mark of pydantic for a required field
+        fields[name] = (annotation, default)
+        if _may_be(annotation, BaseModel):
+            self.model_parameter = name
+        else:
+            self.sources[name] = self._find_source(name)
 
     def _find_source(self, parameter: str) -> ParameterSource:
         if parameter in _HEADERS:
@@ -144,7 +153,7 @@ class Binding:
             if name not in self._query_names:
                 names = ", ".join(self._query_names) or "none"
                 hint = suggest_name(name, self._query_names) or f"Known are: {names}."
-                raise InvalidInput(f"{name!r} is not known in this query.", hint=hint)
+                raise InvalidInput(f"The query has an unknown parameter {name!r}.", hint=hint)
             if name in self._list_names:
                 query.setdefault(name, []).append(value)
             else:
@@ -152,7 +161,7 @@ class Binding:
         return query
 
     def arrange(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that the flat arguments of a tool stand for, not validated yet."""
+        """Return the values of a request for the flat arguments of a tool, not validated yet."""
         rest = {name: value for name, value in arguments.items() if value is not None}
         values: dict[str, Any] = {}
         for kind, name in self.sources.values():
@@ -160,7 +169,7 @@ class Binding:
             if argument in rest:
                 values[name] = _as_text(rest.pop(argument))
             if kind == "path" and not values.get(name):
-                raise InvalidInput(f"`{name}` is missing: the id of what is meant.")
+                raise InvalidInput(f"The argument `{name}` is missing.")
         if self.model_parameter and self.has_body:
             values[self.model_parameter] = rest
         elif self.model_parameter:
@@ -168,60 +177,62 @@ class Binding:
         return values
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the use case; raises InvalidInput with all that is wrong."""
+        """Return the arguments of the use case; raises InvalidInput with all problems."""
         try:
-            valid = self.values.model_validate(values)
+            model = self.values.model_validate(values)
         except ValidationError as error:
-            findings: list[Any] = error.errors(include_url=False)[:_MAX_PROBLEMS]
-            for finding in findings:
-                # A field of the body is named without the parameter that is the body.
-                if finding["loc"][0] == self.model_parameter:
-                    finding["loc"] = finding["loc"][1:]
-            problems = [read_field_problem(finding) for finding in findings]
+            all_details: list[Any] = error.errors(include_url=False)[:_MAX_PROBLEMS]
+            for details in all_details:
+                # The path of a field in the body begins in the body.
+                if details["loc"][0] == self.model_parameter:
+                    details["loc"] = details["loc"][1:]
+            problems = [read_field_problem(details) for details in all_details]
             sentences = [problem.sentence for problem in problems]
             raise InvalidInput("; ".join(sentences), fields=problems) from None
-        return {name: getattr(valid, name) for name in self.values.model_fields}
+        return {name: getattr(model, name) for name in self.values.model_fields}
 
 
 def _may_be(annotation: Any, kind: type) -> bool:
-    """Return whether a type is of a kind, or a union with one that is."""
+    """Return whether values of a type may be instances of a class."""
     if get_origin(annotation) in {Union, UnionType, Annotated}:
-        return any(_may_be(one, kind) for one in get_args(annotation))
+        return any(_may_be(part, kind) for part in get_args(annotation))
     plain = get_origin(annotation) or annotation
     return inspect.isclass(plain) and issubclass(plain, kind)
 
 
 def _list_fields(model: type[BaseModel]) -> set[str]:
-    return {name for name, one in model.model_fields.items() if _may_be(one.annotation, list)}
+    return {name for name, field in model.model_fields.items() if _may_be(field.annotation, list)}
 
 
 def _as_text(value: Any) -> Any:
-    """Return an argument as it would be in a query; some clients send a number for an id."""
+    """Return an argument as the text that a query has; some clients send an id as a number."""
     if isinstance(value, list):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return str(value)
 
 
 async def _read_body(request: Request) -> bytes:
     """Return the body; raises TooLarge as soon as it is longer than allowed."""
-    is_open = request.scope["kapelle.principal"].kind == "nobody"
-    limit = _MAX_OPEN_BODY if is_open else MAX_BODY
-    declared = request.headers.get("content-length", "")
-    is_declared_too_large = declared.isdigit() and int(declared) > limit
+    limit = MAX_BODY
+    size = "16 MB"
+    if request.scope["kapelle.principal"].kind == "nobody":
+        limit = _MAX_OPEN_BODY
+        size = "1 KB"
+    content_length = request.headers.get("content-length", "")
+    is_announced_too_large = content_length.isdigit() and int(content_length) > limit
     data = bytearray()
     try:
         async for piece in request.stream():
             data += piece
-            if is_declared_too_large or len(data) > limit:
-                size = "1 KB" if is_open else "16 MB"
+            if is_announced_too_large or len(data) > limit:
                 raise TooLarge(f"The request is larger than {size}.")
     except ClientDisconnect:
-        raise InvalidInput("The request was cut off.") from None
+        raise InvalidInput("The connection was closed before the request was complete.") from None
     return bytes(data)
 
 
 def _parse_body(request: Request, data: bytes) -> Any:
-    """Return the JSON of a body; the bytes of any other type, which no model accepts."""
+    """Return the content of a JSON body; of any other type the bytes, which no model accepts."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not _JSON_TYPE.fullmatch(media_type):
         return data

@@ -1,4 +1,4 @@
-"""Finds the operation of a request and answers with it; the guard is in front of it."""
+"""The router, which finds the operation of a request; the guard stands in front of it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,17 +24,18 @@ class Router:
             [*self._routes()], redirect_slashes=False, default=_answer_not_found
         )
 
-    def every(self) -> Iterator[Operation]:
-        for tagged in self.operations.values():
-            yield from tagged
+    def list_operations(self) -> Iterator[Operation]:
+        """Yield all operations."""
+        for operations_of_tag in self.operations.values():
+            yield from operations_of_tag
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._router(scope, receive, send)
 
     def _routes(self) -> Iterator[BaseRoute]:
-        """One route for each path: so that a wrong method is answered with all right ones."""
+        """Yield one route for each path, so that a wrong method is answered with the right ones."""
         paths: dict[str, dict[str, Operation]] = {}
-        for operation in self.every():
+        for operation in self.list_operations():
             if operation.method == WEBSOCKET:
                 yield WebSocketRoute(operation.path, _SocketEndpoint(operation, self.services))
             else:
@@ -79,7 +80,7 @@ class _SocketEndpoint:
         try:
             await self._operation.perform(socket, self._services)
         except Exception as error:
-            # Only until the handshake can a WebSocket be answered like a request.
+            # After the handshake, a WebSocket cannot be answered like a request.
             if socket.application_state is not WebSocketState.CONNECTING:
                 raise
             response = response_to(scope, error)
@@ -87,5 +88,5 @@ class _SocketEndpoint:
 
 
 async def _answer_not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    response = error_response(404, "not_found", "There is no such address.")
+    response = error_response(404, "not_found", "Not found: the API has no such path.")
     await response(scope, receive, send)

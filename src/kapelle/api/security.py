@@ -1,6 +1,6 @@
-"""Who may come in: Host first, then Origin, then a token or a session.
+"""Access control: the guard in front of all routes, and the access rules of operations.
 
-What is refused before any route sees it, and what the routes ask of a caller.
+The guard checks the Host, then the Origin, then the token or the session of a browser.
 """
 
 import hmac
@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
-from kapelle.api.sessions import cookie_name
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import read_attempt_token
 from kapelle.service import Service
@@ -38,16 +37,28 @@ _DIRECT = frozenset({"same-origin", "none"})
 
 @dataclass(frozen=True)
 class Principal:
-    """Who makes a request, by its token or cookie; the functions below say what it may do."""
+    """The sender of a request, by its token or cookie."""
 
     kind: Literal["owner", "attempt", "nobody"]
     attempt_id: str | None = None
     session: str | None = None  # of a browser
 
 
+def cookie_name(request: HTTPConnection) -> str:
+    """Return the name of the session cookie of this daemon.
+
+    Browsers send the cookies of a host to all of its ports, so each daemon needs a name of its own.
+    """
+    _, port = request.scope.get("server") or ("", None)
+    return f"kapelle_session_{port or 0}"
+
+
 async def private(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Mark what comes through the unix socket: its file mode keeps other users out, and whoever
-    finds it needs no Host, but a token like anybody else, for agents have the owner's uid."""
+    """Serve a request that came through the unix socket.
+
+    Only the owner's processes can open the socket, so no Host is required. A token is, because
+    agents run with the uid of the owner.
+    """
     scope["kapelle.private"] = True
     await app(scope, receive, send)
 
@@ -62,23 +73,25 @@ class RequestGuard:
     _knows_session: Callable[[str], bool]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._refusal(HTTPConnection(scope)) or self._app
+        answer = self._refuse(HTTPConnection(scope)) or self._app
         await answer(scope, receive, with_security_headers(send))
 
-    def _refusal(self, request: HTTPConnection) -> Response | None:
-        private = request.scope.get("kapelle.private", False)
+    def _refuse(self, request: HTTPConnection) -> Response | None:
+        """Return the response that refuses a request; None if the request may pass."""
+        is_private = request.scope.get("kapelle.private", False)
         host = own_host(request.headers, self._allowed_hosts())
-        # A target such as http://evil.com/ names a host of its own.
-        if not request.scope["path"].startswith("/") or (host is None and not private):
-            text = "This address is not one that the daemon answers to."
+        # A request target such as http://evil.com/ names a host of its own.
+        if not request.scope["path"].startswith("/") or (host is None and not is_private):
+            text = "The daemon does not answer requests for this host."
             return error_response(421, "wrong_host", text)
         if is_foreign(request.headers, host):
-            return error_response(403, "wrong_origin", "Other web sites may not use this daemon.")
+            text = "Requests from other web sites are not allowed."
+            return error_response(403, "wrong_origin", text)
         principal = self._authenticate(request)
         request.scope["kapelle.principal"] = principal
-        open_to_all = request.scope["path"] in OPEN_PATHS or is_page(request.scope)
-        if principal.kind == "nobody" and not open_to_all:
-            text = "A token is needed: Authorization: Bearer …"
+        is_open = request.scope["path"] in OPEN_PATHS or is_page(request.scope)
+        if principal.kind == "nobody" and not is_open:
+            text = "The request needs a token: Authorization: Bearer …"
             return error_response(401, "unauthorized", text)
         return None
 
@@ -92,26 +105,26 @@ class RequestGuard:
                 return Principal("attempt", attempt_id)
             return Principal("nobody")
         session = request.cookies.get(cookie_name(request))
-        # A cookie is sent without the page knowing, so a write must also say where it comes from.
-        named = request.scope.get("method") in _SAFE or "origin" in request.headers
-        if session and named and self._knows_session(session):
+        # Browsers send cookies with any request to the host, so a write needs an Origin, too.
+        is_protected = request.scope.get("method") in _SAFE or "origin" in request.headers
+        if session and is_protected and self._knows_session(session):
             return Principal("owner", session=session)
         return Principal("nobody")
 
 
 async def anybody(_request: HTTPConnection, _services: Service) -> None:
-    """Let anybody call an operation, also without a token."""
+    """Let anybody call an operation, even without a token."""
 
 
 async def owner_only(request: HTTPConnection, _services: Service) -> Caller:
     """Let only the owner call an operation."""
     if request.scope["kapelle.principal"].kind != "owner":
-        raise Forbidden("An attempt's token does not allow this: only a person may.")
+        raise Forbidden("The token of an attempt does not allow this; only a person may do it.")
     return OWNER
 
 
 async def attempt_too(request: HTTPConnection, services: Service) -> Caller:
-    """Let running attempts call an operation, too; its use case decides what they may do there."""
+    """Let running attempts call an operation, too; the use case decides what they may do."""
     principal: Principal = request.scope["kapelle.principal"]
     if principal.attempt_id is None:
         return await owner_only(request, services)
@@ -119,14 +132,14 @@ async def attempt_too(request: HTTPConnection, services: Service) -> Caller:
 
 
 async def own_or_below(request: HTTPConnection, services: Service) -> Caller:
-    """Let attempts call an operation for their own task and run, and for what is below them."""
+    """Let attempts call an operation for their own task and run, and for work that they started."""
     caller = await attempt_too(request, services)
     await services.callers.require_own(caller, _work_in_path(request), itself=True)
     return caller
 
 
 async def below_only(request: HTTPConnection, services: Service) -> Caller:
-    """Let attempts call an operation only for work that they started, and for what is below it."""
+    """Let attempts call an operation only for work that they started, directly or indirectly."""
     caller = await attempt_too(request, services)
     await services.callers.require_own(caller, _work_in_path(request), itself=False)
     return caller
@@ -140,39 +153,42 @@ def _work_in_path(request: HTTPConnection) -> str:
     raise LookupError("The path names no task and no run.")
 
 
-def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:
-    """The Host header with its port, if it is exactly one and one of ours."""
+def own_host(headers: Headers, allowed_hosts: frozenset[str]) -> str | None:
+    """Return the Host header with its port; None unless there is exactly one, which is allowed."""
     hosts = headers.getlist("host")
-    if len(hosts) == 1:
-        host = _with_port(hosts[0].lower())
-    else:
-        host = None
-    return host if host in allowed else None
+    if len(hosts) != 1:
+        return None
+    host = _with_port(hosts[0].lower())
+    if host not in allowed_hosts:
+        return None
+    return host
 
 
 def is_foreign(headers: Headers, host: str | None) -> bool:
-    """Whether a web page of any other address than this very host made the request."""
+    """Return whether a web page of another address than this host made the request."""
     for origin in headers.getlist("origin"):
         scheme, separator, sender = origin.partition("://")
         if (scheme, separator) != ("http", "://") or host is None or _with_port(sender) != host:
             return True
-    # Pages of other ports on this machine count as the same site, so SameSite does not stop them.
+    # For browsers, pages of other ports are the same site, so SameSite does not stop them.
     site = headers.get("sec-fetch-site")
     navigates = headers.get("sec-fetch-mode") == "navigate"
     return site is not None and site not in _DIRECT and not navigates
 
 
 def _with_port(host: str) -> str:
-    # Browsers leave out the port that http has by default.
-    if host.startswith("["):
-        named = host.rpartition("]")[2]
-    else:
-        named = host
-    return host if ":" in named else f"{host}:80"
+    """Return a host with its port; browsers leave out the default port 80."""
+    # The colons inside of an IPv6 address such as [::1] do not begin a port.
+    end = host.rpartition("]")[2]
+    if ":" in end:
+        return host
+    return f"{host}:80"
 
 
 def with_security_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
+    """Return a function that sends messages with the security headers."""
+
+    async def send_with_headers(message: Message) -> None:
         if message["type"] in {"http.response.start", "websocket.http.response.start"}:
             headers = MutableHeaders(scope=message)
             headers["Date"] = formatdate(usegmt=True)
@@ -180,4 +196,4 @@ def with_security_headers(send: Send) -> Send:
                 headers.setdefault(name, value)
         await send(message)
 
-    return sending
+    return send_with_headers

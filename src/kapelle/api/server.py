@@ -28,8 +28,8 @@ _HEAD_S = 10.0
 _BODY_S = 60.0
 _MAX_FILES = 16384
 _MAX_CONNECTIONS = 4096
-# How many connections the event loop accepts in one go: between two goes it closes those that are
-# too many. The operating system queues the others.
+# The number of connections that the event loop accepts at once. Between two rounds it closes those
+# that are too many; the operating system queues the others.
 _ACCEPTED_AT_ONCE = 64
 _QUEUED_CONNECTIONS = 2048
 
@@ -37,11 +37,11 @@ _QUEUED_CONNECTIONS = 2048
 class LimitedProtocol(H11Protocol):
     """One HTTP connection with two limits that uvicorn does not have.
 
-    A slow request: while the head or the body of a request is due, a timer runs. When it ends, the
-    answer is 400 and the connection is closed.
+    Slow requests: a timer runs while the server waits for the head or the body of a request. When
+    it ends, the answer is 400 and the connection is closed.
 
-    Too many connections: the connection whose timer began first is closed for the new one. One with
-    a request that is being answered has no timer, and stays.
+    Too many connections: a new connection closes the one whose timer began first. A connection with
+    a request in progress has no timer and stays.
     """
 
     def __init__(self, *args: Any, max_connections: int, **kwargs: Any) -> None:
@@ -104,8 +104,8 @@ class LimitedProtocol(H11Protocol):
         )
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that cannot be read, in the form of the API, and close."""
-        # An answer that has begun cannot be taken back.
+        """Answer a request that cannot be read with an error of the API, and close."""
+        # If an answer has begun, the connection can only be closed.
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             response = error_response(400, "bad_request", msg)
             response.headers.update({**SECURITY_HEADERS, "Connection": "close"})
@@ -117,7 +117,7 @@ class LimitedProtocol(H11Protocol):
 
 _log = logging.getLogger("kapelle.api")
 _MAX_MESSAGE = 1 << 20
-# How often the private socket is looked at.
+# The interval of checks that the private socket is still there.
 _LOOK_S = 2.0
 
 
@@ -169,8 +169,8 @@ class Door(uvicorn.Server):
         self._listener.listen(_QUEUED_CONNECTIONS)
 
     async def main_loop(self) -> None:
-        # uvicorn's own wakes up ten times a second, for the Date header, which the guard adds, and
-        # to look for a stop.
+        # The loop of uvicorn wakes up ten times a second, to look for a stop and for the Date
+        # header, which the guard adds here.
         await self._closing.wait()
 
     @contextlib.contextmanager
@@ -188,7 +188,7 @@ class Door(uvicorn.Server):
 
 
 class PrivateDoor:
-    """Serves on the unix socket of a home, and makes that socket again when somebody removed it."""
+    """Serves on the unix socket of a home, and creates a new socket when somebody removes it."""
 
     def __init__(self, app: ASGIApp, home: Home, max_connections: int) -> None:
         self._app = app
@@ -202,30 +202,30 @@ class PrivateDoor:
         while not self._closing.is_set():
             door = Door(self._app, self._listener, self._max_connections)
             doors.append((door, asyncio.create_task(door.serve())))
-            await self._until_lost()
+            await self._replace_lost_socket()
             # Connections through the removed socket stay open.
             door.stop_listening()
         for door, serving in doors:
             door.close()
             await serving
 
-    async def _until_lost(self) -> None:
-        """Return when a new socket is in the place of a removed one, or when this is closed."""
-        opened = read_file_identity(self._home.socket)
+    async def _replace_lost_socket(self) -> None:
+        """Wait until somebody removes the socket and make a new one; return early when closed."""
+        own_identity = read_file_identity(self._home.socket)
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._closing.wait()
                 return
-            if read_file_identity(self._home.socket) == opened:
+            if read_file_identity(self._home.socket) == own_identity:
                 continue
             try:
                 self._home.create()
                 self._listener = listen_privately(self._home.socket)
             except (OSError, KapelleError) as error:
-                _log.error("%s was removed and cannot be made again: %s", self._home.socket, error)
+                _log.error("%s was removed and cannot be created: %s", self._home.socket, error)
             else:
-                _log.warning("%s was removed and is made again", self._home.socket)
+                _log.warning("%s was removed and has been created again", self._home.socket)
                 return
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ def raise_file_limit() -> int:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS
-    # The third third is for the database, agents, git and files.
+    # The last third is for the database, agents, git and files.
     return min(soft // 3, _MAX_CONNECTIONS)
 
 
@@ -289,7 +289,7 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
 
 
 def listen_privately(path: Path) -> socket.socket:
-    """Return a unix socket that only its owner can open; it replaces that of a dead daemon."""
+    """Return a unix socket that only its owner can open; it replaces that of a crashed daemon."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

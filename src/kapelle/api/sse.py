@@ -1,4 +1,4 @@
-"""Server-sent events out of an async generator."""
+"""Responses that send the items of an async generator as server-sent events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -18,9 +18,10 @@ STREAM: dict[str, Any] = {
 
 
 class EventStream(Response, Generic[T]):
-    """Sends each item as it comes, rendered as one event or several.
+    """Sends each item at once, rendered as one event or several.
 
-    It ends with the items, and when the client goes, loses its right to them, or the server closes.
+    The response ends with the items, or when the client goes or loses its permission, or the server
+    closes.
     """
 
     def __init__(
@@ -65,21 +66,24 @@ class EventStream(Response, Generic[T]):
         return bytes(data), True
 
     async def _write(self, send: Send) -> None:
-        # A client that goes away while an event is being sent must not leave a watch behind.
+        # The items are closed even if the client goes while an event is sent; else they would keep
+        # their watch on the database.
         async with aclosing(self._items) as items:
             async for item in items:
                 await send(_body(self._render(item)))
 
 
 async def _has_ended(tasks: set[asyncio.Task[None]]) -> bool:
-    """Return whether one of the tasks has ended, as soon as that is so or a ping is due."""
-    done, _ = await asyncio.wait(tasks, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
-    return bool(done)
+    """Wait for one of the tasks or the next ping; return whether a task has ended."""
+    await asyncio.wait(tasks, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+    return any(task.done() for task in tasks)
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Return when the client has gone, or when the server closes, which then sends an empty
-    message."""
+    """Return when the client has gone, or when the server closes.
+
+    A closing server wakes this with an empty message.
+    """
     while (await receive()).get("more_body"):
         pass
     await receive()
@@ -89,6 +93,6 @@ def _body(data: bytes, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
-def sent_event(id: str, event: str, data: str) -> bytes:
-    """Return one event as it is sent; its data is JSON, which has no line breaks."""
+def render_event(id: str, event: str, data: str) -> bytes:
+    """Return the bytes of one event; its data is JSON, which has no line breaks."""
     return f"id: {id}\nevent: {event}\ndata: {data}\n\n".encode()

@@ -209,7 +209,7 @@ async def _list_unpacked(parts: Parts, most: int) -> list[str]:
     loose |= await parts.db.read(processes.find_owners, process_names)
     owners: list[str] = []
     for noun in (attempts, runs):
-        owners += await parts.db.read(noun.ended_of, sorted(loose), limit, most)
+        owners += await parts.db.read(noun.list_ended, sorted(loose), limit, most)
     return owners
 
 

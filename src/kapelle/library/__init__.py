@@ -1,1 +1,1 @@
-"""Teams of agents in a program of one's own, without a daemon."""
+"""Run teams of agents inside a Python program, without a daemon."""

@@ -1,4 +1,4 @@
-"""What the library asks of an agent: one method, a request in and a response out."""
+"""Define an agent of the library: one method that takes a request and returns a response."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -10,9 +10,9 @@ from kapelle.domain.task import Usage
 
 
 class Stop:
-    """A request, from any thread, that a piece of work ends; the first reason counts.
+    """A request, from any thread, to stop a piece of work; the first reason counts.
 
-    Code that takes long looks at `wanted` now and then, or uses `wait` to sleep.
+    Long-running code checks `wanted` regularly, or uses `wait` to sleep.
     """
 
     def __init__(self) -> None:
@@ -21,27 +21,29 @@ class Stop:
 
     @property
     def wanted(self) -> bool:
+        """True once the work must stop."""
         return self._event.is_set()
 
     @property
     def reason(self) -> str:
-        """Why, once it is wanted."""
+        """The reason for the stop; empty before it is requested."""
         if self._reasons:
             return self._reasons[0]
         return ""
 
     def request(self, reason: str) -> None:
+        """Request the stop."""
         self._reasons.append(reason)
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until it is wanted or the time has passed; whether it is wanted."""
+        """Sleep until the stop is requested or the time is over; tell whether it is requested."""
         return self._event.wait(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work. An agent that knows nothing of limits needs prompt and cwd alone."""
+    """One piece of work; an agent that ignores limits needs only prompt and cwd."""
 
     prompt: str
     system: str | None = None
@@ -49,39 +51,40 @@ class Request:
     role: str = "worker"  # planner, worker or reviewer in a team
     title: str = ""
     timeout_s: float | None = None
-    budget_usd: float | None = None  # what is left to be spent
+    budget_usd: float | None = None  # the remaining budget
     stop: Stop = field(default_factory=Stop, repr=False, compare=False)
-    """Tells when the work must end."""
+    """Tells the agent to stop its work."""
     spent: Callable[[float], None] = field(default=lambda _cost: None, repr=False, compare=False)
-    """To be called, now and then, with what the work has cost so far."""
+    """The agent calls this regularly with the cost of the work so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came of it; one that is not ok says why."""
+    """The result of a request; reason explains a failure."""
 
     text: str = ""
     ok: bool = True
     reason: str | None = None
-    stderr: str = ""  # the end of what a program wrote there
+    stderr: str = ""  # the end of a program's standard error
     cost_usd: float | None = None
     usage: Usage | None = None
     session_id: str | None = None
     hopeless: bool = False
-    """Whether the agent itself cannot work as it is, so that no other request would help."""
+    """True if the agent cannot work at all, so that every other request would fail, too."""
 
 
 class Agent(ABC):
-    """Whoever does the work. An exception that run raises is a failed result, never a crash.
+    """The base of all agents of the library.
 
-    run is called in threads, for several requests at once.
+    run() is called in threads, for several requests at once. An exception that it raises is a
+    failed result, never a crash.
     """
 
     name: str = "agent"
-    cwd: Path | None = None  # where it works when a request does not say
+    cwd: Path | None = None  # the directory for requests that name none
     ends_within_s: float = 0.5
-    """How long run may take to return once it is told to stop; then it is left to itself."""
+    """Seconds that run() may take to return after a stop; then its thread is abandoned."""
 
     @abstractmethod
     def run(self, request: Request) -> Response:
-        """Do the work and return what came of it."""
+        """Do the work and return its result."""

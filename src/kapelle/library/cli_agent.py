@@ -1,13 +1,12 @@
-"""Coding agents that are programs: Kapelle's own adapters, run by the calling process."""
+"""Run coding agents with Kapelle's adapters in the calling process."""
 
 import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -42,7 +41,7 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class Common(TypedDict, total=False):
-    """What every agent that is a program takes."""
+    """The options of every agent that is a program."""
 
     cwd: Path | str | None
     skip_permissions: bool
@@ -52,31 +51,12 @@ class Common(TypedDict, total=False):
     grace_s: float
 
 
-class Options(Common, total=False):
-    """What Kapelle's own agents take besides."""
-
-    settings: AgentSettings | None
-
-
-class _AgentFactory(Protocol):
-    def __call__(self, **options: Unpack[Options]) -> "CliAgent": ...
-
-
-class _NamedAgentFactory:
-    """What makes an agent of one name; it is typed `CliAgent.codex(model="…")`."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, _: object, kind: "type[CliAgent]") -> _AgentFactory:
-        return partial(kind, self._name)
-
-
 class CliAgent(Agent):
-    """An agent of Kapelle by its name, such as claude or codex; its own login is used.
+    """An agent of Kapelle by its name, such as claude or codex, with its own login.
 
-    No configuration file is read. Without skip_permissions it changes files where it works, and
-    whatever it would have to ask for is denied; one that cannot be held back so is refused.
+    No configuration file is read. With skip_permissions=False the agent may change files in its
+    directory, and everything that needs a permission is denied. An agent that cannot be restrained
+    so raises AgentMisconfigured.
     """
 
     def __init__(
@@ -92,34 +72,58 @@ class CliAgent(Agent):
         grace_s: float = 5.0,
     ) -> None:
         self.name = name
-        if cwd is None:
-            self.cwd = None
-        else:
-            self.cwd = Path(cwd).expanduser().absolute()
+        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
         self.ends_within_s = grace_s + _KILL_S
         self._timeout_s = timeout_s
         self._grace_s = grace_s
-        self._restrained = not skip_permissions
+        self._is_restrained = not skip_permissions
         own = settings or AgentSettings()
         changes: dict[str, Any] = {"env": {**own.env, **(env or {})}, "model": model or own.model}
-        if self._restrained:
+        if self._is_restrained:
             changes["permissions"] = "deny"
         self._settings = _settings(name, own.model_copy(update=changes))
-        # Not by its own settings, which would make an agent of any name.
+        # Settings make any name an agent. Without a type or command the name itself must be known.
         registry.type_of(name, self._settings if own.type or own.command else Settings())
-        if self._restrained and isinstance(restraint := self._adapter().restraint, str):
+        if self._is_restrained and isinstance(restraint := self._adapter().restraint, str):
             raise AgentMisconfigured(
                 f"The agent {name} cannot be run with skip_permissions=False: {restraint}.",
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
             )
 
-    claude_code = _NamedAgentFactory("claude")
-    codex = _NamedAgentFactory("codex")
-    gemini = _NamedAgentFactory("gemini")
-    opencode = _NamedAgentFactory("opencode")
-    aider = _NamedAgentFactory("aider")
-    qwen = _NamedAgentFactory("qwen")
-    copilot = _NamedAgentFactory("copilot")
+    @classmethod
+    def claude_code(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return Claude Code as an agent."""
+        return cls("claude", settings, **options)
+
+    @classmethod
+    def codex(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return Codex as an agent."""
+        return cls("codex", settings, **options)
+
+    @classmethod
+    def gemini(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return Gemini CLI as an agent."""
+        return cls("gemini", settings, **options)
+
+    @classmethod
+    def opencode(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return opencode as an agent."""
+        return cls("opencode", settings, **options)
+
+    @classmethod
+    def aider(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return aider as an agent."""
+        return cls("aider", settings, **options)
+
+    @classmethod
+    def qwen(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return Qwen Code as an agent."""
+        return cls("qwen", settings, **options)
+
+    @classmethod
+    def copilot(cls, settings: AgentSettings | None = None, **options: Unpack[Common]) -> Self:
+        """Return GitHub Copilot CLI as an agent."""
+        return cls("copilot", settings, **options)
 
     @classmethod
     def command(
@@ -130,28 +134,26 @@ class CliAgent(Agent):
         output: Literal["text", "events"] = "text",
         **options: Unpack[Common],
     ) -> Self:
-        """Any program by its command line, with {prompt} {system} {combined} {model} {workspace}.
+        """Return any program as an agent, by its command line.
 
-        Without a placeholder for it the prompt comes on stdin.
+        Placeholders are {prompt}, {system}, {combined}, {model}, {workspace} and {prompt_file}.
+        Without one for the prompt, the prompt comes on stdin.
         """
         own = AgentSettings(type="command", command=list(template), output=output)
-        if template:
-            program = os.path.basename(template[0])
-        else:
-            program = ""
-        its_name = re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64] or "command"
-        return cls(name or its_name, own, **options)
+        program = os.path.basename(template[0]) if template else ""
+        program_name = re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64]
+        return cls(name or program_name or "command", own, **options)
 
     def run(self, request: Request) -> Response:
-        """Run the program in the request's directory and judge what it printed.
+        """Run the program in the request's directory and judge its output.
 
-        A program that is missing is a response, too, which is not ok.
+        A missing program is a failed response, too.
         """
         try:
             return block_on(self._execute(request))
         except AgentMisconfigured as error:
             reason = error.message
-            # No configuration of Kapelle is read here.
+            # The remedy without the hint: the library reads no configuration.
             if error.remedy:
                 reason += f" {error.remedy.rstrip('.')}."
             return Response(ok=False, reason=reason, hopeless=True)
@@ -175,13 +177,13 @@ class CliAgent(Agent):
             )
             meter = asyncio.ensure_future(self._meter(request, directory, side_log))
             try:
-                ended = await execute(launch, request.stop)
+                end = await execute(launch, request.stop)
             finally:
                 meter.cancel()
-            return self._response(request, ended, directory, side_log)
+            return self._response(request, end, directory, side_log)
 
     async def _meter(self, request: Request, directory: Path, side_log: SideLog | None) -> None:
-        """Report, now and then, what the agent has cost so far, if anybody keeps a budget."""
+        """Report the cost of the agent regularly, if the request has a budget."""
         adapter = self._adapter()
         fold = OutputFold()
         out = LogReader(directory / OUT)
@@ -199,7 +201,7 @@ class CliAgent(Agent):
                 request.spent(usage.cost_usd)
 
     def _adapter(self) -> Adapter:
-        # A new one each time: some count what they read.
+        # A new one for each use, because some adapters count what they read.
         return registry.get(self.name, self._settings)
 
     def _limit_s(self, request: Request) -> float | None:
@@ -209,9 +211,10 @@ class CliAgent(Agent):
     def _command(
         self, adapter: Adapter, request: Request, cwd: Path, directory: Path
     ) -> tuple[AgentCommand, SideLog | None]:
-        can = adapter.capabilities
+        """Return the command with its restraint, and the side log."""
+        capabilities = adapter.capabilities
         prompt = request.prompt
-        if request.system and not can.system_prompt:
+        if request.system and not capabilities.system_prompt:
             prompt = f"{request.system}\n\n{prompt}"
         command, side_log = build_agent_command(
             adapter,
@@ -220,65 +223,71 @@ class CliAgent(Agent):
                 workspace=cwd,
                 prompt_file=directory / "prompt",
                 settings=adapter.settings,
-                system_prompt=request.system if can.system_prompt else None,
-                model=adapter.settings.model if can.model else None,
+                system_prompt=request.system if capabilities.system_prompt else None,
+                model=adapter.settings.model if capabilities.model else None,
                 budget_usd=request.budget_usd,
                 environ=agent_environment(os.environ, self._settings, adapter),
             ),
         )
         restraint = adapter.restraint
-        if not self._restrained or restraint is None or isinstance(restraint, str):
+        if not self._is_restrained or restraint is None or isinstance(restraint, str):
             return command, side_log
         return replace(command, argv=self._restrain(command.argv, *restraint)), side_log
 
     def _restrain(self, argv: list[str], dangerous: list[str], instead: list[str]) -> list[str]:
-        """The command line of an agent without what lets it do everything."""
-        for at in range(len(argv)):
-            if argv[at : at + len(dangerous)] == dangerous:
-                return argv[:at] + instead + argv[at + len(dangerous) :]
+        """Replace the options that skip permissions by those that allow changes of files only."""
+        count = len(dangerous)
+        for start in range(len(argv)):
+            if argv[start : start + count] == dangerous:
+                return argv[:start] + instead + argv[start + count :]
         raise AgentMisconfigured(
-            f"The command of {self.name} has no {' '.join(dangerous)}, so that nobody knows how to "
-            "take its permissions away.",
+            f"The permissions of {self.name} cannot be limited, because its command has no "
+            f"{' '.join(dangerous)}.",
             hint="Remove options about permissions from extra_args.",
         )
 
     def _response(
-        self, request: Request, ended: ProcessEnd, directory: Path, side_log: SideLog | None
+        self, request: Request, end: ProcessEnd, directory: Path, side_log: SideLog | None
     ) -> Response:
+        """Return the response by the output and the end of the program."""
         adapter = self._adapter()
         summary = read_output(adapter, directory, side_log)
-        verdict = adapter.judge(summary, ended.exit, output_tail(directory))
+        verdict = adapter.judge(summary, end.exit, output_tail(directory))
         usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
-        cause = self._cause(request, ended)
+        cause = self._cause(request, end)
         ok = verdict.success and cause is None
         text = verdict.result or summary.tail
         if not adapter.reads_whole_output:
-            # It prints nothing but text, and all of that is its answer.
+            # All that such a program prints is its answer.
             text = read_tail(directory / OUT, _LONGEST_ANSWER).strip()
+        reason = None
+        if not ok:
+            reason = cause or verdict.reason or "The agent did not succeed."
         return Response(
             text=text,
             ok=ok,
-            reason=None if ok else cause or verdict.reason or "It did not succeed.",
+            reason=reason,
             cost_usd=usage.cost_usd if usage else None,
             stderr=read_tail(directory / ERR, _LONGEST_ANSWER),
             usage=usage,
             session_id=summary.session_id,
         )
 
-    def _cause(self, request: Request, ended: ProcessEnd) -> str | None:
-        """Why the program did not end by itself, if it did not."""
-        if ended.exit.kind == "not_started" and ended.ended_by is None:
-            return f"It could not be started: {ended.detail}"
-        if ended.ended_by == "timeout":
-            return f"It was ended after {self._limit_s(request):g} s."
-        if ended.ended_by == "stop":
-            return f"It was ended: {request.stop.reason}."
+    def _cause(self, request: Request, end: ProcessEnd) -> str | None:
+        """Return why the program was not started or was stopped; None if it ended by itself."""
+        if end.exit.kind == "not_started" and end.ended_by is None:
+            return f"It could not be started: {end.detail}"
+        if end.ended_by == "timeout":
+            return f"It was stopped after {self._limit_s(request):g} s."
+        if end.ended_by == "stop":
+            return f"It was stopped: {request.stop.reason}."
         return None
 
 
 def _settings(name: str, own: AgentSettings) -> Settings:
+    """Return settings with this one agent; raise InvalidInput if they are invalid."""
     try:
-        # Dumped, so that what was copied with changes is validated too.
+        # Dumped, because model_copy() does not validate the changes.
         return Settings.model_validate({"agents": {name: own.model_dump(by_alias=True)}})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

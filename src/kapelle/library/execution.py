@@ -1,5 +1,7 @@
-"""Calls of agents, each in a thread of its own and within the budget, and processes, which the
-daemon's own runner executes."""
+"""Call agents, each in a thread of its own and within the budget, and execute processes.
+
+Processes are executed by the daemon's runner.
+"""
 
 import asyncio
 import contextvars
@@ -27,29 +29,29 @@ _LOOK_S = 0.1
 
 
 async def respond(agent: Agent, request: Request, account: Account) -> Response:
-    """What came of a request: whatever goes wrong with one agent is a failed result.
+    """Hand a request to an agent and return its response; an agent's error is a failed response.
 
-    Raises LimitReached when the budget is used up before it, or ended it; and what is wrong with
-    the agent itself, for which no other request would help.
+    Raises LimitReached if the budget is used up before the call or during it. Raises
+    AgentMisconfigured or AgentNotFound if every other request to the agent would fail, too.
     """
     stop = request.stop
     limit_s = account.within(request.timeout_s)
     report = partial(account.report, stop)
     with account.call(stop):
         left_usd = account.left.usd
-        given = replace(request, timeout_s=limit_s, budget_usd=left_usd, spent=report)
-        response = await _in_thread(agent, given)
+        limited = replace(request, timeout_s=limit_s, budget_usd=left_usd, spent=report)
+        response = await _run_in_thread(agent, limited)
         cost_usd = cost_of(response)
         if cost_usd is not None:
             report(cost_usd)
     if not response.ok:
-        # Work that was done counts, even when the last of the budget went into it.
+        # A response that is ok counts, even if it used up the budget.
         account.require()
     return response
 
 
 def cost_of(response: Response) -> float | None:
-    """What the work cost, as far as the agent says so."""
+    """Return the cost that an agent reports, or None."""
     if response.cost_usd is not None:
         return response.cost_usd
     if response.usage:
@@ -57,7 +59,8 @@ def cost_of(response: Response) -> float | None:
     return None
 
 
-def _response(agent: Agent, request: Request) -> Response:
+def _call(agent: Agent, request: Request) -> Response:
+    """Call an agent, and return what goes wrong as a failed response."""
     try:
         response: object = agent.run(request)
     except (AgentMisconfigured, AgentNotFound):
@@ -75,9 +78,11 @@ def _response(agent: Agent, request: Request) -> Response:
     return response
 
 
-async def _in_thread(agent: Agent, request: Request) -> Response:
-    """What an agent answers, or raises; after its limit, and when this is cancelled, it is told to
-    stop. If it does not end then, its thread goes on, and what comes of it is not used."""
+async def _run_in_thread(agent: Agent, request: Request) -> Response:
+    """Call an agent in a thread, and tell it to stop after its time limit or at a cancellation.
+
+    If the agent does not stop, its thread is abandoned, and its response is not used.
+    """
     stop = request.stop
     limit_s = request.timeout_s
     future: Future[Response] = Future()
@@ -86,47 +91,47 @@ async def _in_thread(agent: Agent, request: Request) -> Response:
 
     def work() -> None:
         try:
-            future.set_result(context.run(_response, agent, request))
+            future.set_result(context.run(_call, agent, request))
         except BaseException as error:
-            # This is the edge of a thread, which SystemExit must not cross.
+            # SystemExit must not leave the thread.
             future.set_exception(
                 error if isinstance(error, Exception) else RuntimeError(repr(error))
             )
 
-    # A daemon: what cannot be ended must not keep the whole program from ending.
+    # A daemon thread, because an abandoned one must not keep the program from ending.
     threading.Thread(target=work, name="kapelle-agent", daemon=True).start()
-    done = asyncio.wrap_future(future)
+    answer = asyncio.wrap_future(future)
     try:
-        await asyncio.wait({done}, timeout=limit_s)
-        if not done.done():
+        await asyncio.wait({answer}, timeout=limit_s)
+        if not answer.done():
             stop.request(f"{limit_s:g} s have passed")
     except asyncio.CancelledError:
         stop.request("the run was interrupted")
         raise
     finally:
         if stop.wanted:
-            await asyncio.wait({done}, timeout=agent.ends_within_s)
-        if not done.done():
-            done.cancel()
-    if done.cancelled():
-        reason = f"It did not end when it had to, as {stop.reason}; it is left behind."
+            await asyncio.wait({answer}, timeout=agent.ends_within_s)
+        if not answer.done():
+            answer.cancel()
+    if answer.cancelled():
+        reason = f"The agent did not stop in time ({stop.reason}); its thread is left behind."
         return Response(ok=False, reason=reason)
-    return done.result()
+    return answer.result()
 
 
 @contextmanager
 def process_directory() -> Iterator[Path]:
-    """Where one process is executed, with the runner's own files beside it; removed in the end."""
+    """Create the directory of one process, beside the runner's own files; remove it at the end."""
     with TemporaryDirectory(prefix="kapelle-", ignore_cleanup_errors=True) as name:
         yield Path(name).resolve() / "process"
 
 
 async def execute(launch: Launch, stop: Stop) -> ProcessEnd:
-    """Execute a command in such a directory to its end, or until it is to stop.
+    """Execute a command in a process directory until it ends or is stopped.
 
-    Whatever it started ends with it, also when this is cancelled.
+    All processes that it started end with it, also at a cancellation.
     """
-    # Without a cgroup, which nobody would remove after this program was killed.
+    # Without a cgroup, which would stay behind if this program were killed.
     runner = Runner(launch.process_dir.parent, use_cgroup=False)
     await runner.start()
     try:
@@ -147,7 +152,7 @@ async def execute(launch: Launch, stop: Stop) -> ProcessEnd:
 
 
 def block_on(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, for callers outside of an event loop and inside of one."""
+    """Run a coroutine and return its result, outside of an event loop and inside of one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

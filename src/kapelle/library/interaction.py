@@ -1,4 +1,4 @@
-"""Who answers the questions of a team, and in which thread it is asked and its observer called."""
+"""Answer the questions of a team, and call its observer, in the right thread."""
 
 import asyncio
 import logging
@@ -18,22 +18,22 @@ _log = logging.getLogger("kapelle.library")
 
 
 class TeamSuspended(Exception):
-    """Nobody answers now: the run is left off, to be taken up with the answers."""
+    """Raised for a question without an answer now: the run ends, and resumes with the answers."""
 
 
 class Interaction(ABC):
-    """A way to have questions answered; ask is called in the thread that called run."""
+    """A way to answer questions; ask() is called in the thread that called run()."""
 
-    asks: bool = True  # whether it is worth thinking of questions at all
-    confirms: bool = False  # whether proposed success criteria are to be confirmed as well
+    asks: bool = True  # False: the planner makes no questions
+    confirms: bool = False  # True: proposed success criteria become a question, too
 
     @abstractmethod
     def ask(self, question: str, default: str | None = None) -> str:
-        """The answer to a question."""
+        """Return the answer to a question."""
 
 
 class Auto(Interaction):
-    """Nobody is asked: the planner decides what is sensible."""
+    """Asks nobody: the planner decides."""
 
     asks = False
 
@@ -42,7 +42,7 @@ class Auto(Interaction):
 
 
 class Console(Interaction):
-    """A person at the terminal; an empty line takes the default, or leaves it to the agents."""
+    """Asks the person at the terminal; an empty line is the default, or else the agents decide."""
 
     confirms = True
 
@@ -56,8 +56,10 @@ class Console(Interaction):
 
 
 class Suspend(Interaction):
-    """The run ends with needs_input, its questions and a token to go on with; with confirms in any
-    case before the work begins."""
+    """Ends the run with the status needs_input, its questions and a token to resume with.
+
+    With confirms it ends at least once, before the work begins.
+    """
 
     def __init__(self, *, confirms: bool = False) -> None:
         self.confirms = confirms
@@ -67,14 +69,14 @@ class Suspend(Interaction):
 
 
 class ProgressCaller:
-    """Whoever called run_async: the observer is called in the loop, the interaction in a thread."""
+    """The caller of run_async(): calls the observer in the loop, the interaction in a thread."""
 
     def __init__(self, interaction: Interaction, observer: Observer | None) -> None:
         self._interaction = interaction
         self._observer = observer
 
     def report(self, kind: str, **facts: Any) -> None:
-        """Let the observer know of something that happened."""
+        """Send an event to the observer."""
         self._observe({"kind": kind, "at": datetime.now(UTC).isoformat(), **facts})
 
     def _observe(self, event: dict[str, Any]) -> None:
@@ -83,17 +85,18 @@ class ProgressCaller:
         try:
             self._observer(event)
         except Exception:
-            # Whoever looks on must not be able to spoil the work.
+            # An error of the observer must not end the run.
             _log.exception("the observer failed at %s", event["kind"])
 
     async def ask(self, question: str, default: str | None) -> str:
+        """Return the answer to a question."""
         return await asyncio.to_thread(self._interaction.ask, question, default)
 
 
 class ThreadCaller(ProgressCaller):
-    """The thread that called run: it serves the work, which goes on in another one.
+    """The caller of run(): its thread serves questions and events, the work runs in another one.
 
-    So input() is asked where Ctrl-C arrives, and an observer never has to think of threads.
+    So input() is called in the thread that gets Ctrl-C, and an observer needs no locks.
     """
 
     def __init__(self, interaction: Interaction, observer: Observer | None) -> None:
@@ -117,7 +120,7 @@ class ThreadCaller(ProgressCaller):
         return await asyncio.wrap_future(answer)
 
     def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of the work; interrupted, it ends the work with all its agents first."""
+        """Return the result of the work; an interruption first ends the work and its agents."""
         loop = asyncio.new_event_loop()
         task = loop.create_task(work)
 
@@ -136,7 +139,7 @@ class ThreadCaller(ProgressCaller):
             while (call := self._calls.get()) is not None:
                 call()
         except BaseException:
-            with suppress(RuntimeError):  # the work has just ended by itself
+            with suppress(RuntimeError):  # the loop is closed, because the work has just ended
                 loop.call_soon_threadsafe(task.cancel)
             thread.join()
             raise

@@ -1,4 +1,4 @@
-"""An agent that plays a part from a script: for tests, and for trying things out."""
+"""An agent that follows a script, for tests and for trying the library out."""
 
 import json
 import threading
@@ -12,14 +12,14 @@ from kapelle.library.agent import Agent, Request, Response
 ScriptLine = str | Response | Mapping[str, Any]
 """An answer; a mapping is answered as JSON."""
 ScriptPart = ScriptLine | Callable[[Request], ScriptLine | None]
-"""An answer, or what makes one of a request and may write files in its cwd on the way."""
+"""An answer, or a function of the request that returns one and may write files in its cwd."""
 AgentScript = ScriptPart | Sequence[ScriptPart] | Mapping[str, ScriptPart | Sequence[ScriptPart]]
 
-# A planner is asked for the criteria first and then for the plan: each takes its own part of this.
+# A planner is asked for criteria, then for the plan; each request reads its own fields of this.
 _PLAN = {
-    "success_criteria": ["what the goal says is there"],
+    "success_criteria": ["the goal is reached"],
     "questions": [],
-    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
+    "subgoals": [{"id": "all", "title": "All of it", "task": "Reach the goal."}],
 }
 _APPROVAL = {
     "quality": True,
@@ -31,10 +31,10 @@ _APPROVAL = {
 
 
 class MockAgent(Agent):
-    """Answers by the title or the role of a request, from a list one by one, or by a function.
+    """Answers by the title or the role of a request: with one text, a list in turn, or a function.
 
-    Where the script is silent, it plans one subgoal, does it by a line in MOCK.md, and approves.
-    What it was asked is in requests.
+    Without an answer in the script it plans one subgoal, does it by adding a line to MOCK.md, and
+    approves. `requests` holds the requests so far.
     """
 
     def __init__(
@@ -45,10 +45,7 @@ class MockAgent(Agent):
         cwd: Path | str | None = None,
     ) -> None:
         self.name = name
-        if cwd is None:
-            self.cwd = None
-        else:
-            self.cwd = Path(cwd).expanduser().absolute()
+        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
         self.requests: list[Request] = []
         self._script = script
         self._turns: dict[str, int] = {}
@@ -58,10 +55,7 @@ class MockAgent(Agent):
         with self._lock:
             self.requests.append(request)
             part = self._part(request)
-        if callable(part):
-            line = part(request)
-        else:
-            line = part
+        line = part(request) if callable(part) else part
         if isinstance(line, Response):
             return line
         if isinstance(line, Mapping):
@@ -83,7 +77,7 @@ class MockAgent(Agent):
             return part
         turn = self._turns.get(key, 0)
         if turn >= len(part):
-            raise InvalidInput(f"The script has no more for {key}: all {turn} answers were given.")
+            raise InvalidInput(f"The script has no further answer for {key} after {turn} answers.")
         self._turns[key] = turn + 1
         return part[turn]
 

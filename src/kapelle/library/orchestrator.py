@@ -1,4 +1,4 @@
-"""A team without a daemon: the very pattern that the daemon runs, in the calling process."""
+"""Run the team pattern without a daemon, in the calling process."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -34,12 +34,12 @@ from kapelle.workspaces.repository import find_checkout
 
 
 class Orchestrator:
-    """Has a goal planned, worked on by several at once, verified and reviewed until it is reached.
+    """Has agents plan a goal, work on it in parallel, verify and review it, until it is reached.
 
-    One agent plays every part unless a part has one of its own. In a git repository all work is
-    done in worktrees and ends on a branch; the checkout is not touched. With isolate=False, and
-    outside of git, it is done in the directory itself, by one worker at a time. What else a
-    TeamSpec has is taken as well: max_workers, system_prompt, playwright, max_questions …
+    One agent has all roles, unless planner, worker or reviewer name another one. In a git
+    repository all work is done in worktrees and ends on a branch; the checkout stays untouched.
+    With isolate=False, and outside of git, one worker at a time works in the directory itself. All
+    other fields of a TeamSpec are keywords, too: max_workers, system_prompt, max_questions …
     """
 
     def __init__(
@@ -79,20 +79,21 @@ class Orchestrator:
         self._spec(RunState("anything", ()), asks=False)
 
     def run(self, goal: str, success_criteria: str | Sequence[str] | None = None) -> TeamOutcome:
-        """Work on a goal to its end; KapelleError is raised only for what cannot be begun."""
+        """Work on a goal to its end; raise KapelleError only if the work cannot start."""
         return self._serve(_new_state(goal, success_criteria))
 
     async def run_async(
         self, goal: str, success_criteria: str | Sequence[str] | None = None
     ) -> TeamOutcome:
-        """The same in the event loop that is running; cancelled, it ends all its agents."""
+        """Work on a goal in the running event loop; a cancellation ends all agents."""
         return await self._perform(_new_state(goal, success_criteria))
 
     def resume(self, token: str, answers: Answers) -> TeamOutcome:
-        """Go on with a run that needed input; an answer for each question, or by question."""
+        """Resume a run with the status needs_input, with an answer to each of its questions."""
         return self._serve(decode(token).with_answers(answers))
 
     async def resume_async(self, token: str, answers: Answers) -> TeamOutcome:
+        """Resume a run in the running event loop."""
         return await self._perform(decode(token).with_answers(answers))
 
     def _serve(self, state: RunState) -> TeamOutcome:
@@ -100,13 +101,13 @@ class Orchestrator:
         return caller.serve(self._perform(state, caller))
 
     async def _perform(self, state: RunState, caller: ProgressCaller | None = None) -> TeamOutcome:
-        """One run from its first worktree to its outcome."""
-        # Answers that were asked for are used, whoever would be asked for more.
+        """Execute one run, from its first worktree to its outcome."""
+        # A resumed run reads its answers even if nobody can be asked again.
         spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
         run_id = new_id("run")
         workspace = None
         with ExitStack() as until_it_ends:
-            # In place nothing is kept anywhere.
+            # A run in place needs a home only for its own duration.
             home = self._home
             if not self._isolated:
                 home = Path(until_it_ends.enter_context(TemporaryDirectory(prefix="kapelle-")))
@@ -117,10 +118,7 @@ class Orchestrator:
             caller = caller or ProgressCaller(self._interaction, self._observer)
             parts = OrchestratorParts(self._agents, account, caller, workspaces, self._env)
             context = LocalContext(run_id, spec, parts, state, workspace)
-            if workspace:
-                branch = workspace.branch
-            else:
-                branch = None
+            branch = workspace.branch if workspace else None
             context.report("run.started", goal=spec.goal, branch=branch)
             try:
                 outcome = await _outcome(context, spec)
@@ -163,61 +161,68 @@ def _directory(place: Path | str) -> Path:
 
 
 def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[CheckSpec]:
-    """Plain commands are given the time-out; what cannot be a check of a run, the spec refuses."""
+    """Return the checks; those given as plain commands get the timeout."""
     try:
         items = [verify] if isinstance(verify, str) else verify
-        checks = [CheckSpec.model_validate(item) for item in items]
-        return [
-            CheckSpec(command=item, timeout_s=timeout_s) if item == check.command else check
-            for item, check in zip(items, checks, strict=True)
-        ]
+        checks = []
+        for item in items:
+            check = CheckSpec.model_validate(item)
+            if item == check.command:
+                check = CheckSpec(command=item, timeout_s=timeout_s)
+            checks.append(check)
+        return checks
     except ValidationError as error:
         raise InvalidInput(f"verify: {format_problems(error)}.") from None
 
 
 def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:
-    if isinstance(criteria, str):
-        wanted = [criteria]
-    else:
-        wanted = list(criteria or ())
+    texts = [criteria] if isinstance(criteria, str) else list(criteria or ())
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
-    return RunState(goal, tuple(text for text in wanted if text.strip()))
+    return RunState(goal, tuple(text for text in texts if text.strip()))
 
 
 async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
+    """Execute the pattern, and return its end as an outcome."""
     try:
-        done = await team(context, spec)
-        return TeamOutcome("completed", done.reason, done)
+        result = await team(context, spec)
+        return TeamOutcome("completed", result.reason, result)
     except TeamSuspended:
-        state = context.suspended()
-        several = len(state.questions) != 1
-        if several:
-            reason = f"{len(state.questions)} questions are open"
-        else:
-            reason = "a question is open"
-        result = _kept(context, reason, "failure")
-        return TeamOutcome(
-            "needs_input", reason, result, questions=state.questions, token=encode(state)
-        )
-    except (Failed, LimitReached) as error:
-        if isinstance(error, LimitReached):
-            by: StoppedBy = "budget"
-        else:
-            by = "failure"
-        result = _kept(context, str(error), by)
-        is_budget = result is not None and result.stopped_by in {"budget", "max_iterations"}
-        return TeamOutcome("budget" if is_budget else "failed", str(error), result)
+        return _suspended_outcome(context)
+    except LimitReached as error:
+        return _stopped_outcome(context, str(error), "budget")
+    except Failed as error:
+        return _stopped_outcome(context, str(error), "failure")
     except KapelleError as error:
-        return TeamOutcome("failed", error.with_hint, _kept(context, error.message, "failure"))
+        partial = _partial_result(context, error.message, "failure")
+        return TeamOutcome("failed", error.with_hint, partial)
 
 
-def _kept(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
-    """What the team had come to."""
-    if context.state:
-        kept = context.state.result(reason, stopped_by)
-    else:
-        kept = None
-    if isinstance(kept, TeamResult):
-        return kept
-    return None
+def _suspended_outcome(context: LocalContext) -> TeamOutcome:
+    """Return the outcome of a run with open questions."""
+    state = context.resumable_state()
+    count = len(state.questions)
+    reason = "a question is open" if count == 1 else f"{count} questions are open"
+    return TeamOutcome(
+        "needs_input",
+        reason,
+        _partial_result(context, reason, "failure"),
+        questions=state.questions,
+        token=encode(state),
+    )
+
+
+def _stopped_outcome(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamOutcome:
+    """Return the outcome of a run that a limit or a failure ended."""
+    partial = _partial_result(context, reason, stopped_by)
+    if partial is not None and partial.stopped_by in {"budget", "max_iterations"}:
+        return TeamOutcome("budget", reason, partial)
+    return TeamOutcome("failed", reason, partial)
+
+
+def _partial_result(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
+    """Return the result that the pattern has reached so far, if any."""
+    if context.state is None:
+        return None
+    result = context.state.result(reason, stopped_by)
+    return result if isinstance(result, TeamResult) else None

@@ -1,4 +1,4 @@
-"""How a team's work ended, what can be done with it, and how a run that asks is gone on with."""
+"""Hold the outcome of a team's run, merge its work, and resume a run with open questions."""
 
 import base64
 import zlib
@@ -26,8 +26,8 @@ Answers = Sequence[str] | Mapping[str, str]
 class TeamOutcome:
     """The end of a run.
 
-    completed: verified and approved; budget: something of the budget was used up before that;
-    failed: something else went wrong; needs_input: questions are open, and resume takes the token.
+    completed: verified and approved. budget: a limit was reached before that. failed: an error
+    ended the run. needs_input: questions are open, and resume() takes the token.
     """
 
     status: TeamStatus
@@ -36,7 +36,7 @@ class TeamOutcome:
     branch: str | None = None
     commit: str | None = None
     worktree: Path | None = None
-    """Where the branch is checked out; None in place, and when nothing came of the run."""
+    """The directory of the branch; None if the run worked in place or changed nothing."""
     questions: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
     spent: Spent = NOTHING
@@ -49,7 +49,7 @@ class TeamOutcome:
 
     @property
     def final_output(self) -> str:
-        """What the workers of the last iteration said."""
+        """The answers of the last iteration's workers."""
         if self.result:
             return self.result.final_output
         return ""
@@ -61,29 +61,29 @@ class TeamOutcome:
         return 0
 
     def merge(self, into: str | None = None) -> str:
-        """Merge the branch, by default into the one that the run began from, and remove the
-        worktree; returns the commit that holds it all.
+        """Merge the branch and remove the worktree; return the commit of the merge.
 
-        A checkout of that branch is moved along if it is clean where the work touches it.
+        The target is by default the branch that the run started from. A checkout of it is updated
+        if the files that the work changes are clean.
         """
         if self.branch is None or self.home is None:
-            raise Conflict("There is nothing to merge: no branch came of this run.")
+            raise Conflict("There is nothing to merge: this run has no branch.")
         if not self.ok:
             raise Conflict(
                 f"The work is not accepted: {self.reason}",
-                hint=f"As it is, it can be merged by hand: git merge {self.branch}",
+                hint=f"To merge it as it is: git merge {self.branch}",
             )
 
         async def merge(workspaces: Workspaces) -> str:
             message = f"Merge {self.branch}\n\nRun: {self.run_id}"
-            merged = await workspaces.merge(self.run_id, into, message, expected_tip=self.commit)
+            result = await workspaces.merge(self.run_id, into, message, expected_tip=self.commit)
             await workspaces.remove(self.run_id)
-            return merged.commit
+            return result.commit
 
         return _in_workspaces(self.home, merge)
 
     def remove(self) -> None:
-        """Remove the worktree; the branch stays, and what is not on it goes to the archive."""
+        """Remove the worktree; keep the branch, and archive what is not committed."""
         if self.home is not None and self.worktree is not None:
             _in_workspaces(self.home, lambda workspaces: workspaces.discard(self.run_id))
 
@@ -98,49 +98,54 @@ def _in_workspaces(home: Path, work: Callable[[Workspaces], Awaitable[T]]) -> T:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run begins, or goes on: its goal, what is asked, what is known, what it had used."""
+    """The state in which a run starts or resumes."""
 
     goal: str
     success_criteria: tuple[str, ...]
     questions: tuple[str, ...] = ()
     answers: dict[str, str] = field(default_factory=dict)
     remembered: dict[str, str] = field(default_factory=dict)
-    """What agents had answered, by a digest of what they were asked."""
+    """Earlier answers of agents, by a digest of the request."""
     spent: Spent = NOTHING
 
-    def with_answers(self, given: Answers) -> "RunState":
-        """The same with an answer for each question; raises InvalidInput where one is missing."""
-        if isinstance(given, str):
-            given = [given]
-        if not isinstance(given, Mapping):
-            if len(given) != len(self.questions):
-                raise InvalidInput(
-                    f"There are {len(self.questions)} questions, and {len(given)} answers.",
-                    hint="Give one answer for each, in their order: " + " · ".join(self.questions),
-                )
-            given = dict(zip(self.questions, given, strict=True))
+    def with_answers(self, answers: Answers) -> "RunState":
+        """Return the state with the answers; raise InvalidInput if one is missing."""
+        if isinstance(answers, str):
+            answers = [answers]
+        if isinstance(answers, Mapping):
+            by_question = answers
+        elif len(answers) == len(self.questions):
+            by_question = dict(zip(self.questions, answers, strict=True))
+        else:
+            raise InvalidInput(
+                f"There are {len(self.questions)} questions, and {len(answers)} answers.",
+                hint="Give one answer for each, in their order: " + " · ".join(self.questions),
+            )
         for question in self.questions:
-            if question not in given:
+            if question not in by_question:
                 raise InvalidInput(f"This question has no answer: {question}")
-        new = {question: given[question] for question in self.questions}
-        return replace(self, answers=self.answers | new)
+        own = {question: by_question[question] for question in self.questions}
+        return replace(self, answers=self.answers | own)
 
 
 _SHAPE = TypeAdapter(RunState)
 
 
 def encode(state: RunState) -> str:
-    """A token, with which any process can go on; nobody can do more with one than run does."""
+    """Return a token with which any process can resume the run.
+
+    A token permits nothing that run() does not permit.
+    """
     return base64.urlsafe_b64encode(zlib.compress(_SHAPE.dump_json(state))).decode()
 
 
 def decode(token: str) -> RunState:
-    """The run that a token stands for; raises InvalidInput for anything else."""
+    """Return the state in a token; raise InvalidInput if the text is no token."""
     try:
         body = base64.b64decode(token.strip(), altchars=b"-_", validate=True)
         return _SHAPE.validate_json(zlib.decompress(body))
     except (ValueError, zlib.error):
         raise InvalidInput(
-            "This is not a token of a team that waits for answers.",
-            hint="Give exactly the token that the outcome with status needs_input had.",
+            "This is not a token of a team with open questions.",
+            hint="Pass the token of an outcome with the status needs_input.",
         ) from None

@@ -1,4 +1,4 @@
-"""Worktrees for Python programs, without a daemon and without async."""
+"""Create worktrees for Python programs, without a daemon and without async."""
 
 import asyncio
 import logging
@@ -64,7 +64,7 @@ class Worktree:
         self._loop = loop
         self._workspaces = workspaces
         self._owner = owner
-        self._restored = 0
+        self._restore_count = 0
         self._is_removed = False
         self.path = Path(workspace.path)
         self.branch = workspace.branch or ""
@@ -115,8 +115,8 @@ class Worktree:
 
     def restore(self, commit: str) -> None:
         """Reset to a commit; archive what would be lost under refs/kapelle/archive/."""
-        self._restored += 1
-        name = f"restore-{self._restored}"
+        self._restore_count += 1
+        name = f"restore-{self._restore_count}"
         self._loop.run(self._workspaces.restore(self._owner, commit, name))
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""Use cases of agents: which there are, whether they work, and the keys stored for them."""
+"""Use cases of agents: list them, check that they work, store and remove their API keys."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
 
 OptionalDirectory = Annotated[Text | None, Field(max_length=4000)]
-# The PATH of a shell, on which programs are looked for instead of on the daemon's.
+# The PATH of the client's shell; agents are looked up there instead of on the daemon's PATH.
 SearchPath = Annotated[Text | None, Field(max_length=100_000)]
 
 
@@ -47,7 +47,7 @@ class CredentialBody(Spec):
 
 
 class LiveView(BaseModel):
-    """What came of one real call."""
+    """The result of one real call."""
 
     ok: bool
     answer: str | None
@@ -57,7 +57,7 @@ class LiveView(BaseModel):
 
 
 class CheckView(BaseModel):
-    """What was found when an agent was tried; live is None when no call was made."""
+    """The result of checking an agent; `live` is None without a real call."""
 
     agent: AgentView
     usable: bool
@@ -73,51 +73,65 @@ class KeyRemovedView(BaseModel):
 
 
 def agent_view(
-    info: AgentInfo, found: Credential, account: Any, models: list[PausedModel], now: datetime
+    info: AgentInfo,
+    credential: Credential,
+    account: Any,
+    paused_models: list[PausedModel],
+    now: datetime,
 ) -> AgentView:
-    """An agent with its credential and the row of its account, None if there is none yet."""
-    if info.agent:
-        access = info.agent.access
-    else:
-        access = None
-    login = LoginView(
-        source=found.source or "none",
-        variable=found.variable,
-        variables=list(access.variables) if access else [],
-        needed=access.needed if access else False,
-        verified_at=account["verified_at"] if account else None,
-    )
-    paused = bool(account and account["paused_until"] and account["paused_until"] > now)
-    windows: dict[str, Any] = (account and account["windows"]) or {}
+    """Return the view of an agent with its credential and its account.
+
+    `account` is the row of the account, or None while the account was never used.
+    """
+    agent = info.agent
+    login = _login_view(agent, credential, account)
+    windows: dict[str, Any] = {}
+    paused_until = None
+    paused_reason = None
+    if account is not None:
+        windows = account["windows"] or {}
+        if account["paused_until"] and account["paused_until"] > now:
+            paused_until = account["paused_until"]
+            paused_reason = account["reason"]
     return AgentView(
         name=info.name,
         type=info.type,
         installed=info.installed,
         default=info.is_default,
-        status=_status(info, login, now),
+        status=_describe_status(info, login, now),
         problem=info.problem,
         hint=info.hint,
-        model=info.agent.settings.model if info.agent else None,
+        model=agent.settings.model if agent else None,
         capabilities=asdict(info.capabilities),
         login=login,
-        tested=info.agent.tested if info.agent else None,
-        paused_until=account["paused_until"] if paused else None,
-        paused_reason=account["reason"] if paused else None,
-        paused_models=models,
-        windows=[_window(*told, now) for told in sorted(windows.items())],
+        tested=agent.tested if agent else None,
+        paused_until=paused_until,
+        paused_reason=paused_reason,
+        paused_models=paused_models,
+        windows=[_window(name, windows[name], now) for name in sorted(windows)],
     )
 
 
-def _window(name: str, told: dict[str, Any], now: datetime) -> AccountWindow:
-    """What was told of a limit of an account; nobody knows what was used since a reset."""
-    window = AccountWindow(name=name, **told)
-    is_over = window.resets_at is not None and window.resets_at <= now
-    if is_over:
+def _login_view(agent: AgentAdapter | None, credential: Credential, account: Any) -> LoginView:
+    return LoginView(
+        source=credential.source or "none",
+        variable=credential.variable,
+        variables=list(agent.access.variables) if agent else [],
+        needed=agent.access.needed if agent else False,
+        verified_at=account["verified_at"] if account is not None else None,
+    )
+
+
+def _window(name: str, limit: dict[str, Any], now: datetime) -> AccountWindow:
+    """Return a rate limit of an account as its agent reported it last."""
+    window = AccountWindow(name=name, **limit)
+    if window.resets_at is not None and window.resets_at <= now:
+        # The agent has not reported any usage since the reset.
         return window.model_copy(update={"used": None})
     return window
 
 
-def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:
+def _describe_status(info: AgentInfo, login: LoginView, now: datetime) -> str:
     if info.agent is None:
         return "not usable"
     if info.installed is None:
@@ -125,7 +139,7 @@ def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:
     if info.problem:
         return "not set up"
     if login.verified_at:
-        return f"verified {_ago(now - login.verified_at)}"
+        return f"verified {_format_age(now - login.verified_at)}"
     if login.source != "none":
         return "installed, login not verified"
     if login.needed:
@@ -133,8 +147,8 @@ def _status(info: AgentInfo, login: LoginView, now: datetime) -> str:
     return "installed"
 
 
-def _ago(passed: timedelta) -> str:
-    seconds = max(passed.total_seconds(), 0)
+def _format_age(age: timedelta) -> str:
+    seconds = max(age.total_seconds(), 0)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit} ago"
@@ -144,81 +158,88 @@ def _ago(passed: timedelta) -> str:
 PROMPT = "Reply with the single word ok."
 _VERSION_S = 20.0
 _LIVE_S = 120.0
-# Older directories are of a daemon that died amid a trial.
+# A directory older than this was left behind by a daemon that crashed during a check.
 _ABANDONED_S = 600.0
-_ANSWER = 200
+_MAX_ANSWER = 200
 
 
-async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) -> dict[str, Any]:
-    """The fields of a CheckView but for the agent itself."""
+async def _check_agent(
+    parts: Parts, info: AgentInfo, settings: Settings, live: bool
+) -> dict[str, Any]:
+    """Check an agent and return the fields of a CheckView, except the agent itself."""
     agent = info.agent
     problem = info.problem
-    found: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
+    fields: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
     if agent is None or info.installed is None or problem:
         problem = problem or f"The agent {info.name} is not installed."
-        return {**found, "usable": False, "problem": problem, "hint": info.hint}
+        return {**fields, "usable": False, "problem": problem, "hint": info.hint}
     if agent.tested:
         env = agent_environment(parts.environ, settings, agent)
-        found["version"], problem = await _version(info.installed, env)
-    if found["version"] and agent.tested:
-        found["comparison"] = compare_versions(found["version"], agent.tested)
+        fields["version"], problem = await _read_version(info.installed, env)
+    if fields["version"] and agent.tested:
+        fields["comparison"] = compare_versions(fields["version"], agent.tested)
     if live and problem is None:
-        found["live"], found["hint"] = await _call(parts, agent, settings)
-        problem = found["live"].reason
-    return {**found, "usable": problem is None, "problem": problem}
+        fields["live"], fields["hint"] = await _call_agent(parts, agent, settings)
+        problem = fields["live"].reason
+    return {**fields, "usable": problem is None, "problem": problem}
 
 
-async def _version(program: str, env: dict[str, str]) -> tuple[str | None, str | None]:
-    """The version of the program, and what is wrong with it."""
+async def _read_version(program: str, env: dict[str, str]) -> tuple[str | None, str | None]:
+    """Return the version of a program and the problem with it; either may be None."""
     try:
-        said = await asyncio.to_thread(
+        output = await asyncio.to_thread(
             read_output, [program, "--version"], env, Path("/"), _VERSION_S
         )
     except OSError as error:
         return None, f"{program} cannot be run: {error.strerror or error}."
-    if said is None:
+    if output is None:
         return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
-    return find_version(said), None
+    return find_version(output), None
 
 
-async def _call(
+async def _call_agent(
     parts: Parts, agent: AgentAdapter, settings: Settings
 ) -> tuple[LiveView, str | None]:
-    """What one call came to, and what to do about it."""
-    began = time.monotonic()
+    """Ask an agent for one word; return the result and a hint about its failure."""
+    started = time.monotonic()
     answer, failure, reason = await ask(parts, agent, settings, PROMPT)
     account = account_of(parts, agent, settings, {})
-    await parts.db.write(_note, agent.name, account, failure)
+    await parts.db.write(_record_call, agent.name, account, failure)
     view = LiveView(
         ok=failure is None,
-        answer=answer and answer[:_ANSWER],
+        answer=answer and answer[:_MAX_ANSWER],
         failure=failure.kind if failure else None,
         reason=reason,
-        duration_s=round(time.monotonic() - began, 3),
+        duration_s=round(time.monotonic() - started, 3),
     )
-    return view, failure.policy.fix_for_agent(agent.name) if failure else None
+    if failure is None:
+        return view, None
+    return view, failure.policy.fix_for_agent(agent.name)
 
 
 async def ask(parts: Parts, agent: AgentAdapter, settings: Settings, prompt: str) -> Answer:
-    """The answer of an agent, asked in a directory that is removed, or why there is none."""
+    """Ask an agent outside any task; return its answer, or the failure and its reason.
+
+    The agent runs in an empty directory, which is removed afterwards.
+    """
     directory = await asyncio.to_thread(_make_directory, parts.home.checks)
     process_dir = directory / "call"
-    place = ProcessLocation(parts, settings, directory.name, process_dir, {}, Origin())
+    location = ProcessLocation(parts, settings, directory.name, process_dir, {}, Origin())
     try:
-        launch, side_log = build_question(place, agent, prompt, Process(process_dir))
-        ended = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
-        return await read_answer(agent, settings, process_dir, ended, side_log, _LIVE_S)
+        launch, side_log = build_question(location, agent, prompt, Process(process_dir))
+        exit = await parts.runner.execute(replace(launch, timeout_s=_LIVE_S))
+        return await read_answer(agent, settings, process_dir, exit, side_log, _LIVE_S)
     except KapelleError as error:
         return None, Failure(FailureClass.ENVIRONMENT, error.message), error.message
     except asyncio.CancelledError:
-        parts.runner.stop(process_dir, "nobody waits for the answer any more")
+        parts.runner.stop(process_dir, "the caller stopped waiting for the answer")
         raise
     finally:
         await asyncio.to_thread(shutil.rmtree, directory, True)
 
 
-def _note(connection: Connection, name: str, account: str, failure: Failure | None) -> None:
-    """A success verifies the account and lifts its pause; a refused login is no longer verified."""
+def _record_call(connection: Connection, name: str, account: str, failure: Failure | None) -> None:
+    """Verify the account after a success and end its pause; unverify it after a refused login."""
     now = datetime.now(UTC)
     if failure is None:
         if account in accounts.load_pauses(connection, now):
@@ -231,7 +252,7 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
 
 
 def _make_directory(checks: Path) -> Path:
-    """A private directory; those that a dead daemon left behind are removed."""
+    """Make a private directory; remove those that a crashed daemon left behind."""
     checks.mkdir(mode=0o700, exist_ok=True)
     for path in checks.iterdir():
         if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -240,7 +261,7 @@ def _make_directory(checks: Path) -> Path:
 
 
 _log = logging.getLogger("kapelle.agents")
-# Shorter ones would be found, and masked, everywhere in the output of agents.
+# Redaction would mask a shorter key everywhere in the output of agents.
 _SHORTEST_KEY = 8
 _LONGEST_KEY = 10_000
 
@@ -248,40 +269,40 @@ _LONGEST_KEY = 10_000
 class AgentService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
+        # Two requests that store a key at the same time must not overwrite each other's key.
+        self._vault_lock = asyncio.Lock()
 
-    async def known(
+    async def list_agents(
         self, directory: OptionalDirectory = None, path: SearchPath = None
     ) -> list[AgentView]:
-        """The agents that a task in a directory may use."""
+        """List the agents that a task in a directory may use."""
         settings = self._parts.settings(directory).on_path(path)
-        found = await asyncio.to_thread(registry.available, settings)
-        return await self._views(found, settings)
+        infos = await asyncio.to_thread(registry.available, settings)
+        return await self._views(infos, settings)
 
     async def get(
         self, name: str, directory: OptionalDirectory = None, path: SearchPath = None
     ) -> AgentView:
-        """One agent."""
+        """Get one agent."""
         settings = self._parts.settings(directory).on_path(path)
         info = await asyncio.to_thread(registry.describe, name, settings)
         return (await self._views([info], settings))[0]
 
     async def check(self, name: str, body: CheckBody | None = None) -> CheckView:
-        """Ask its program for its version and, if live, the agent for one word, which costs a
-        little.
+        """Check an agent: read the version of its program and, with live, ask it for one word.
 
-        A live answer verifies its login and lifts a pause of its account.
+        The live call costs a little. Its answer verifies the login and ends a pause of the account.
         """
         body = body or CheckBody()
         settings = self._parts.settings(body.directory).on_path(body.path)
         info = await asyncio.to_thread(registry.describe, name, settings)
-        found = await _trial(self._parts, info, settings, body.live)
-        return CheckView(agent=await self.get(name, body.directory, body.path), **found)
+        fields = await _check_agent(self._parts, info, settings, body.live)
+        return CheckView(agent=await self.get(name, body.directory, body.path), **fields)
 
     async def store_key(
         self, name: str, body: CredentialBody, directory: OptionalDirectory = None
     ) -> AgentView:
-        """Store an API key, which no answer ever shows."""
+        """Store an API key for an agent; no response ever contains the key."""
         key = body.api_key.get_secret_value()
         agent = registry.get(name, self._parts.settings(directory))
         if not agent.access.variables:
@@ -291,71 +312,75 @@ class AgentService:
             )
         _require_key(key)
         try:
-            async with self._writing:
+            async with self._vault_lock:
                 await asyncio.to_thread(self._parts.vault.store_key, name, key)
         except (KapelleError, OSError):
             raise
         except Exception as error:
-            # A keyring's own errors are of any class, and may quote what they were given.
+            # Keyrings raise errors of any class, and their messages may quote the key.
             raise KapelleError(
-                f"The system's keyring did not take the key: {type(error).__name__}.",
+                f"The system's keyring did not store the key: {type(error).__name__}.",
                 hint="Unlock the keyring and try again.",
             ) from None
         _log.info("a key was stored for %s in the %s", name, self._parts.vault.place)
         return await self.get(name, directory)
 
     async def forget_key(self, name: str, directory: OptionalDirectory = None) -> KeyRemovedView:
-        """Remove the stored API key."""
-        # Even of an agent that is no longer known.
-        async with self._writing:
-            removed = await asyncio.to_thread(self._parts.vault.forget, name)
-        if removed:
+        """Remove the stored API key of an agent."""
+        async with self._vault_lock:
+            is_removed = await asyncio.to_thread(self._parts.vault.forget, name)
+        if is_removed:
             _log.info("the stored key of %s was removed", name)
         else:
+            # Only now: the key of an agent that is no longer configured can be removed, too.
             registry.type_of(name, self._parts.settings(directory))
-        return KeyRemovedView(removed=removed)
+        return KeyRemovedView(removed=is_removed)
 
     async def _views(self, infos: list[AgentInfo], settings: Settings) -> list[AgentView]:
-        def credentials() -> list[tuple[Credential, str]]:
-            """Each agent's credential, and the account whose limits it works under."""
-            return [
-                (
-                    find_credential(parts, agent, settings, {}),
-                    account_of(parts, agent, settings, {}),
-                )
-                if (agent := info.agent)
-                else (Credential(None), info.name)
-                for info in infos
-            ]
-
         parts = self._parts
         now = datetime.now(UTC)
-        # In a thread, for a keyring may take its time to answer.
-        found = await asyncio.to_thread(credentials)
-        rows = await parts.db.read(accounts.load_rows, [account for _, account in found])
-        paused = await parts.db.read(accounts.load_pauses, now)
-        return [
-            agent_view(info, credential, rows.get(account), _models(paused, account), now)
-            for info, (credential, account) in zip(infos, found, strict=True)
-        ]
+
+        def read_logins() -> list[tuple[Credential, str]]:
+            return [_read_login(parts, info, settings) for info in infos]
+
+        # In a thread, because a keyring may be slow.
+        logins = await asyncio.to_thread(read_logins)
+        rows = await parts.db.read(accounts.load_rows, [account for _, account in logins])
+        pauses = await parts.db.read(accounts.load_pauses, now)
+        views = []
+        for info, (credential, account) in zip(infos, logins, strict=True):
+            models = _list_paused_models(pauses, account)
+            views.append(agent_view(info, credential, rows.get(account), models, now))
+        return views
 
 
-def _models(paused: dict[str, tuple[datetime, str]], account: str) -> list[PausedModel]:
-    """Those of an account's models that are paused by themselves."""
-    return [
-        PausedModel(model=id.removeprefix(f"{account}#"), until=until, reason=reason)
-        for id, (until, reason) in sorted(paused.items())
-        if id.startswith(f"{account}#")
-    ]
+def _read_login(parts: Parts, info: AgentInfo, settings: Settings) -> tuple[Credential, str]:
+    """Return the credential of an agent and the account whose rate limits apply to it."""
+    agent = info.agent
+    if agent is None:
+        return Credential(None), info.name
+    credential = find_credential(parts, agent, settings, {})
+    return credential, account_of(parts, agent, settings, {})
+
+
+def _list_paused_models(pauses: dict[str, tuple[datetime, str]], account: str) -> list[PausedModel]:
+    """Return the models of an account that have a pause of their own."""
+    models = []
+    prefix = f"{account}#"
+    for id, (until, reason) in sorted(pauses.items()):
+        if id.startswith(prefix):
+            models.append(PausedModel(model=id.removeprefix(prefix), until=until, reason=reason))
+    return models
 
 
 def _require_key(key: str) -> None:
-    """Refuse what cannot be a key, without showing it."""
+    """Raise InvalidInput, without quoting the key, for text that cannot be an API key."""
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise InvalidInput("A key is one word of printable ASCII characters, and this is not.")
+        raise InvalidInput("The key must be one word of printable ASCII characters.")
     if not _SHORTEST_KEY <= len(key) <= _LONGEST_KEY:
         raise InvalidInput(
-            f"A key has {_SHORTEST_KEY} to {_LONGEST_KEY:,} characters, and this has {len(key):,}.",
-            hint="What a server of your own takes instead of a key can be given as a variable:"
+            f"The key must have {_SHORTEST_KEY} to {_LONGEST_KEY:,} characters,"
+            f" but it has {len(key):,}.",
+            hint="A server that needs no API key may need a variable:"
             " kapelle agents config set NAME env.VARIABLE VALUE",
         )

@@ -1,4 +1,4 @@
-"""Use cases of saved lists of work, each of which is a global note under `batch/`."""
+"""Use cases of saved lists of tasks; each list is stored as a global note under `batch/`."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ ListName = Annotated[str, Field(pattern=NAME)]
 
 
 class ListBody(Spec):
-    """A list as it is written: items in Markdown, or in CSV with a row that names the columns."""
+    """The text of a list: items in Markdown, or in CSV with a header row."""
 
     text: Annotated[Text, Field(max_length=1_000_000)]
     format: Format = "markdown"
@@ -33,90 +33,105 @@ class BatchService:
         self._db = db
 
     async def save(self, name: ListName, body: ListBody) -> BatchView:
-        """Keep a list under a name, from Markdown or CSV; what was there is replaced."""
-        value = format_markdown(_valid(read_items(body.text, body.format)))
+        """Save a list under a name, from Markdown or CSV; replaces a list of the same name."""
+        value = format_markdown(_validate_items(read_items(body.text, body.format)))
         if len(value) > MAX_VALUE:
-            raise InvalidInput(f"A list has at most {MAX_VALUE:,} characters.", hint="Make it two.")
-        place = {"key": _PREFIX + name, "scope": _GLOBAL}
-        spec = NoteSpec(**place, value=value, expected_version=body.expected_version)
+            raise InvalidInput(
+                f"A list has at most {MAX_VALUE:,} characters.", hint="Split it into two lists."
+            )
+        spec = NoteSpec(
+            key=_PREFIX + name,
+            scope=_GLOBAL,
+            value=value,
+            expected_version=body.expected_version,
+        )
         return _view(await self._db.write(notes.put, spec, None))
 
     async def get(self, name: ListName) -> BatchView:
-        """One saved list: its items for a run of `batch`, and as Markdown and CSV."""
-        return _view(await self._db.glance(_note, name))
+        """Get a saved list: its items for a run of `batch`, and its text as Markdown and CSV."""
+        return _view(await self._db.glance(_load_note, name))
 
     async def all(self) -> list[BatchView]:
-        """Every saved list of work, by name."""
-        return await self._db.read(_all)
+        """List the saved lists by name."""
+        return await self._db.read(_load_all)
 
     async def delete(self, name: ListName) -> BatchView:
-        """Delete a saved list; runs of it go on."""
-        found = await self.get(name)
-        await self._db.write(notes.delete, _GLOBAL, _PREFIX + name, found.version, None)
-        return found
+        """Delete a saved list; runs that were started from it continue."""
+        view = await self.get(name)
+        await self._db.write(notes.delete, _GLOBAL, _PREFIX + name, view.version, None)
+        return view
 
 
 async def with_list(
     db: Database, pattern: str, spec: RequestFields, key: str | None = None
 ) -> RequestFields:
-    """What is asked for, with the items that the saved list which it names has now; with those of
-    the run that was started with the same idempotency key, if there is one."""
-    if pattern != "batch" or not isinstance(name := spec.get("saved"), str):
+    """Return a specification with the items of the saved list that its field `saved` names.
+
+    A repeated request, with the idempotency key of an earlier run, gets the items of that run:
+    the list may have changed since. Raises InvalidInput for a list that cannot be read.
+    """
+    name = spec.get("saved")
+    if pattern != "batch" or not isinstance(name, str):
         return spec
     if spec.get("items"):
-        raise InvalidInput(f"There are items beside the list {name!r}: give one of both.")
+        raise InvalidInput(
+            f"The batch has items and names the list {name!r}.", hint="Give only one of them."
+        )
     if key:
-        known = await db.glance(runs.find_by_key, key)
-    else:
-        known = None
-    if known is not None and known["spec"].get("saved") == name:
-        return {**spec, "items": known["spec"]["items"]}
-    found = _view(await db.glance(_note, name))
-    if found.problem:
-        hint = f"kapelle batches edit {name}"
-        raise InvalidInput(f"The list {name!r}: {found.problem}", hint=hint)
-    return {**spec, "items": found.items}
+        earlier_run = await db.glance(runs.find_by_key, key)
+        if earlier_run is not None and earlier_run["spec"].get("saved") == name:
+            return {**spec, "items": earlier_run["spec"]["items"]}
+    view = _view(await db.glance(_load_note, name))
+    if view.problem:
+        hint = f"Type `kapelle batches edit {name}`."
+        raise InvalidInput(f"The list {name!r} is not valid: {view.problem}", hint=hint)
+    return {**spec, "items": view.items}
 
 
-def _valid(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _validate_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        found = _ITEMS.validate_python(items)
+        specs = _ITEMS.validate_python(items)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        number, *place = first["loc"]
-        told = format_problem({**first, "loc": place})
+        number, *path = first["loc"]
+        text = format_problem({**first, "loc": path})
         field = read_field_problem({**first, "loc": ("items", *first["loc"])})
-        raise InvalidInput(f"item {int(number) + 1}: {told}.", fields=[field]) from None
-    return [item.model_dump(mode="json", exclude_unset=True) for item in found]
+        raise InvalidInput(f"item {int(number) + 1}: {text}.", fields=[field]) from None
+    return [spec.model_dump(mode="json", exclude_unset=True) for spec in specs]
 
 
-def _note(connection: Connection, name: str) -> Note:
+def _load_note(connection: Connection, name: str) -> Note:
     try:
         return notes.get(connection, _GLOBAL, _PREFIX + name, None)
     except NotFound:
-        hint = "`kapelle batches list` shows those there are."
+        hint = "Type `kapelle batches list` to see the saved lists."
         raise NotFound(f"There is no list {name!r}.", hint=hint) from None
 
 
-def _all(connection: Connection) -> list[BatchView]:
-    wanted = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
-    found, _ = notes.list_page(connection, wanted, None)
-    keys = [note.key for note in found]
-    if keys:
-        return [_view(note) for note in notes.list_changed(connection, _GLOBAL, keys)]
-    return []
+def _load_all(connection: Connection) -> list[BatchView]:
+    query = NoteFilter.model_construct(scope=_GLOBAL, prefix=_PREFIX, limit=MAX_NOTES, cursor=None)
+    page, _ = notes.list_page(connection, query, None)
+    keys = [note.key for note in page]
+    if not keys:
+        return []
+    return [_view(note) for note in notes.list_changed(connection, _GLOBAL, keys)]
 
 
 def _view(note: Note) -> BatchView:
-    """A list as it stands; what somebody wrote as a note and is none has no items."""
+    """Return the list that a note holds; a note that holds none has a problem and no items."""
     text = note.value or ""
+    items: list[dict[str, Any]] = []
+    problem = None
     try:
-        items = _valid(read_items(text, "markdown"))
-        problem = None
+        items = _validate_items(read_items(text, "markdown"))
     except InvalidInput as error:
-        items = []
         problem = error.message
     return BatchView(
-        name=note.key.removeprefix(_PREFIX), items=items, problem=problem, version=note.version,
-        markdown=text, csv=format_csv(items), updated_at=note.updated_at,
-    )  # fmt: skip
+        name=note.key.removeprefix(_PREFIX),
+        items=items,
+        problem=problem,
+        version=note.version,
+        markdown=text,
+        csv=format_csv(items),
+        updated_at=note.updated_at,
+    )

@@ -1,4 +1,4 @@
-"""Who calls a use case, and which tasks and runs a caller may name."""
+"""The caller of a use case, and the tasks and runs that a caller may name."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,15 +14,15 @@ WorkKind = Literal["task", "run"]
 
 @dataclass(frozen=True)
 class Caller:
-    """The owner, or an attempt of an agent with the task that it works on."""
+    """The owner of the daemon, or an agent's attempt with the task that it works on."""
 
     task_id: str | None = None
     attempt_id: str | None = None
 
     def require_attempt(self) -> tuple[str, str]:
-        """Return the task and the attempt; raises Forbidden for the owner."""
+        """Return the ids of the task and the attempt; raises Forbidden for the owner."""
         if self.task_id is None or self.attempt_id is None:
-            text = "Only an agent at work on a task can do this, with its attempt's token."
+            text = "Only the agent of a running task can do this, with the token of its attempt."
             raise Forbidden(text)
         return self.task_id, self.attempt_id
 
@@ -31,7 +31,11 @@ OWNER = Caller()
 
 
 class Callers:
-    """What callers may name: the owner everything, an attempt its own work and what is below it."""
+    """The permissions of callers.
+
+    The owner may name every task and run, an attempt only its own task, its run and what its task
+    started.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -40,11 +44,14 @@ class Callers:
         """Return a running attempt as a caller; raises Forbidden once it has ended."""
         task_id = await self._db.glance(_task_of_running, attempt_id)
         if task_id is None:
-            raise Forbidden("This attempt has ended, and its token with it.")
+            raise Forbidden("This attempt has ended, so its token is no longer valid.")
         return Caller(task_id, attempt_id)
 
     async def is_valid(self, caller: Caller) -> bool:
-        """Return whether the token of a caller is still valid; an attempt's is while that runs."""
+        """Return whether the token of a caller is still valid.
+
+        The token of an attempt is valid while the attempt runs.
+        """
         if caller.attempt_id is None:
             return True
         return await self._db.glance(_task_of_running, caller.attempt_id) is not None
@@ -52,7 +59,8 @@ class Callers:
     async def require_own(self, caller: Caller, *ids: str, itself: bool) -> None:
         """Raise Forbidden unless the caller may name these tasks and runs.
 
-        For an attempt these are all below its task, with `itself` also that task and its run.
+        An attempt may name the work that its task started, with `itself` also that task and its
+        run.
         """
         if caller.task_id is None:
             return
@@ -61,7 +69,7 @@ class Callers:
                 raise not_own(work_id)
 
     async def list_below(self, caller: Caller, kind: WorkKind) -> list[str] | None:
-        """Return the tasks or runs that an attempt sees in a list, None for the owner: all."""
+        """Return the ids of the tasks or runs that a caller may list; None if it may list all."""
         if caller.task_id is None:
             return None
         members = await self._db.read(children.list_descendants, caller.task_id)

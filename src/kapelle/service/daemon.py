@@ -1,4 +1,4 @@
-"""Use cases of the daemon itself: what it is, backups, its end."""
+"""Use cases of the daemon itself: describe it, back up its database, stop it."""
 
 import asyncio
 import os
@@ -32,12 +32,12 @@ class StopBody(Spec):
 
 
 class Stopped(Health):
-    agents: int  # that are at work at this moment
+    agents: int  # the number of agents that are running
 
 
 @dataclass
 class Stopping:
-    """Set when the daemon has been asked to end."""
+    """The request to stop the daemon; `agents` is true if the agents stop, too."""
 
     event: asyncio.Event
     agents: bool = False
@@ -51,7 +51,7 @@ class DaemonService:
         self._started_at = datetime.now(UTC)
 
     async def describe(self) -> DaemonView:
-        """What this daemon is and what it is doing."""
+        """Describe the daemon: its version, its address and what it is doing."""
         counts = await self._parts.db.read(tasks.count_by_status)
         runs_queued = await self._parts.db.read(runs.count_queued)
         return DaemonView(
@@ -71,27 +71,26 @@ class DaemonService:
         )
 
     async def healthz(self) -> Health:
-        """Whether the daemon answers and has its files; the only reading that needs no token."""
-        if (problem := await self._parts.db.find_problem()) is not None:
+        """Check that the daemon answers and can use its database; needs no token."""
+        problem = await self._parts.db.find_problem()
+        if problem is not None:
             raise problem
         return Health()
 
     async def back_up(self) -> BackupView:
-        """Copy the databases now."""
+        """Back up the database now."""
         if not self._parts.db.is_sqlite:
             raise Conflict(
-                "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
+                "Kapelle does not back up PostgreSQL databases.",
                 hint="Use pg_dump.",
             )
-        made = await self._parts.db.back_up(self._parts.settings().backup.grades)
-        return BackupView(path=str(made))
+        path = await self._parts.db.back_up(self._parts.settings().backup.grades)
+        return BackupView(path=str(path))
 
     async def stop(self, body: StopBody | None = None) -> Stopped:
-        """End the daemon; running agents go on unless agents is true."""
+        """Stop the daemon; running agents continue unless agents is true."""
+        body = body or StopBody()
         agents = sum(AGENT in processes.values() for processes in self._parts.live.values())
-        if body:
-            self._stopping.agents = body.agents
-        else:
-            self._stopping.agents = False
+        self._stopping.agents = body.agents
         self._stopping.event.set()
         return Stopped(status="stopping", agents=agents)

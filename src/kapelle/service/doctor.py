@@ -1,6 +1,6 @@
-"""Use case of the examination of a directory: what keeps work there from starting or succeeding.
+"""The use case behind `kapelle doctor`: examine a directory for problems.
 
-`kapelle doctor` looks at more: at its own shell, and at what keeps the daemon from starting.
+The command adds checks of its own: of the shell, and of what keeps the daemon from starting.
 """
 
 import asyncio
@@ -36,85 +36,93 @@ class DoctorService:
     async def examine(
         self, directory: AbsoluteDirectory = None, path: SearchPath = None
     ) -> DoctorView:
-        """Look for what keeps Kapelle from working in a directory: repository, configuration,
-        trust, agents, disk, queue. It changes nothing."""
-        if directory:
-            place = require_directory(directory)
-        else:
-            place = None
+        """Examine a directory for problems: its repository, configuration, trust, agents, the disk
+        and the queue. Nothing is changed."""
+        place = require_directory(directory) if directory else None
+        findings: list[Finding] = []
         if place:
-            findings = [_repository(Path(place))]
-        else:
-            findings = []
+            findings.append(_examine_repository(Path(place)))
         try:
             settings = self._parts.settings(place)
         except KapelleError as error:
-            broken = Finding(name="config", state="broken", text=error.message, hint=error.hint)
-            return DoctorView(ok=False, findings=[*findings, broken])
+            problem = Finding(name="config", state="broken", text=error.message, hint=error.hint)
+            return DoctorView(ok=False, findings=[*findings, problem])
         findings.append(Finding(name="config", state="ok", text="The configuration is valid."))
         if place:
-            findings.append(await asyncio.to_thread(self._trust, place))
-            findings.append(_checks(settings))
-        findings += _of_agents(await self._agents.known(place, path), settings)
-        findings.append(await asyncio.to_thread(self._disk, settings))
-        if problem := await asyncio.to_thread(self._parts.vault.explain_unreadable):
-            hint = "Store them again (kapelle agents config set NAME api_key), remove the file."
-            findings.append(Finding(name="keys", state="warning", text=problem, hint=hint))
-        if held := (await self._daemon.describe()).held:
-            findings.append(Finding(name="queue", state="warning", text=f"No task starts: {held}"))
-        is_ok = all(one.state != "broken" for one in findings)
+            findings.append(await asyncio.to_thread(self._examine_trust, place))
+            findings.append(_examine_checks(settings))
+        agents = await self._agents.list_agents(place, path)
+        findings += _examine_agents(agents, settings)
+        findings.append(_examine_default_agent(agents, settings))
+        findings.append(await asyncio.to_thread(self._examine_disk, settings))
+        findings += await asyncio.to_thread(self._examine_keys)
+        findings += await self._examine_queue()
+        is_ok = all(finding.state != "broken" for finding in findings)
         return DoctorView(ok=is_ok, findings=findings)
 
-    def _trust(self, directory: str) -> Finding:
+    def _examine_trust(self, directory: str) -> Finding:
         _, status = self._parts.standing(directory)
         if status in {"not_needed", "trusted"}:
             return Finding(name="trust", state="ok", text=f"Trust: {status.replace('_', ' ')}.")
         if status == "changed":
-            what = "changed since it was trusted"
+            problem = "changed since it was trusted"
         else:
-            what = "is not trusted"
+            problem = "is not trusted"
         return Finding(
             name="trust",
             state="broken",
-            text=f"The configuration of this repository {what}, so no task starts.",
-            hint="A person reviews it with `kapelle trust`.",
+            text=f"The configuration of this repository {problem}, so no task starts.",
+            hint="Type `kapelle trust` to review it.",
         )
 
-    def _disk(self, settings: Settings) -> Finding:
+    def _examine_disk(self, settings: Settings) -> Finding:
         free = shutil.disk_usage(self._parts.home.root).free // _MB
         floor = settings.limits.min_free_disk_mb
         if free >= floor:
             return Finding(name="disk", state="ok", text=f"{free:,} MB are free.")
-        text = f"{free:,} MB are free, and no task starts below {floor:,} MB."
-        return Finding(name="disk", state="broken", text=text, hint="Free some space.")
+        text = f"{free:,} MB are free, but tasks start only with at least {floor:,} MB."
+        return Finding(name="disk", state="broken", text=text, hint="Free some disk space.")
+
+    def _examine_keys(self) -> list[Finding]:
+        problem = self._parts.vault.explain_unreadable()
+        if problem is None:
+            return []
+        hint = "Remove the file, then store the keys again: kapelle agents config set NAME api_key"
+        return [Finding(name="keys", state="warning", text=problem, hint=hint)]
+
+    async def _examine_queue(self) -> list[Finding]:
+        reason = (await self._daemon.describe()).held
+        if reason is None:
+            return []
+        return [Finding(name="queue", state="warning", text=f"No task starts: {reason}")]
 
 
-def _repository(directory: Path) -> Finding:
+def _examine_repository(directory: Path) -> Finding:
     checkout = find_checkout(directory)
     if checkout is not None:
         return Finding(name="repository", state="ok", text=f"git repository {checkout.toplevel}")
     return Finding(
         name="repository",
         state="warning",
-        text=f"{directory} is in no git repository: agents change its files in place.",
-        hint="Type `git init` there, and every task gets a worktree of its own.",
+        text=f"{directory} is not in a git repository, so agents change its files in place.",
+        hint="Type `git init` there; then every task gets its own worktree.",
     )
 
 
-def _checks(settings: Settings) -> Finding:
+def _examine_checks(settings: Settings) -> Finding:
     if settings.checks:
         text = f"{len(settings.checks)} configured for every task."
         return Finding(name="checks", state="ok", text=text)
     return Finding(
         name="checks",
         state="warning",
-        text="No checks are configured: only the checks of a task itself verify it.",
-        hint="Give `checks` with each task, or set them with `kapelle init`.",
+        text="No checks are configured, so only the checks of a task itself verify its work.",
+        hint="Give `checks` with each task, or type `kapelle init` to configure them.",
     )
 
 
-def _of_agents(agents: list[AgentView], settings: Settings) -> Iterator[Finding]:
-    """The agents that are installed or set up, and the default agent."""
+def _examine_agents(agents: list[AgentView], settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each agent that is installed or configured."""
     for agent in agents:
         if agent.installed is None and agent.name not in settings.agents:
             continue
@@ -125,18 +133,21 @@ def _of_agents(agents: list[AgentView], settings: Settings) -> Iterator[Finding]
             text=agent.problem or agent.status,
             hint=agent.hint,
         )
+
+
+def _examine_default_agent(agents: list[AgentView], settings: Settings) -> Finding:
     name = settings.default_agent
-    default = next((agent for agent in agents if agent.name == name), None)
     if name is None:
         hint = "Name an agent with each task, or type `kapelle init`."
-        yield Finding(name="default agent", state="warning", text="None is set.", hint=hint)
-    elif default is None or default.status in _BROKEN_STATUS:
-        why = default.problem if default else None
-        text = f"{name}: {why or 'there is no such agent'}"
-        if default:
-            fix = default.hint
-        else:
-            fix = "`kapelle agents` lists those that there are."
-        yield Finding(name="default agent", state="broken", text=text, hint=fix)
-    else:
-        yield Finding(name="default agent", state="ok", text=name)
+        text = "No default agent is configured."
+        return Finding(name="default agent", state="warning", text=text, hint=hint)
+    for agent in agents:
+        if agent.name != name:
+            continue
+        if agent.status not in _BROKEN_STATUS:
+            return Finding(name="default agent", state="ok", text=name)
+        text = f"{name}: {agent.problem or agent.status}"
+        return Finding(name="default agent", state="broken", text=text, hint=agent.hint)
+    text = f"{name}: there is no such agent"
+    hint = "Type `kapelle agents` to list the agents."
+    return Finding(name="default agent", state="broken", text=text, hint=hint)

@@ -1,9 +1,9 @@
-"""Use cases of the history: streams of events, read once for all who follow them."""
+"""Use cases of the event history: streams of events, read once for all subscribers."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 
 from kapelle.domain.task import Activity, Event
 from kapelle.engine.tasks.activity import Activities
@@ -11,60 +11,60 @@ from kapelle.store import events
 from kapelle.store.database import Database
 
 _log = logging.getLogger("kapelle.events")
-# Other daemons on the same database write events that do not wake this process.
+# Events of other daemons on the same database do not wake this process, so it looks for them.
 _LOOK_S = 1.0
-# A subscriber for whom more events wait than this reads them in the database when it has the time.
+# A subscriber with more waiting events than this drops them and reads them from the database.
 _MAX_WAITING = 1000
-# The pause after events were handed out, for each subscriber: to send them costs each of them some
-# time, and what is written meanwhile is sent together.
+# The pause after new events, multiplied by the number of subscribers. Each of them needs time to
+# send the events, and those that are written meanwhile are sent together.
 _PAUSE_S = 0.0002
 
 StreamItems = tuple[Event, ...] | tuple[Activity, ...]
 
 
 class _Subscriber:
-    """Somebody who follows the history, or what it has about one task or run."""
+    """A client that follows the history, or the events of one task or run."""
 
     def __init__(self, task_id: str | None, run_id: str | None, after: int) -> None:
         self._task_id = task_id
         self._run_id = run_id
-        # The number of the last event that the subscriber got.
+        # The number of the last event that the client got.
         self.after = after
         # Whether the database has events that are neither sent nor waiting here.
         self.is_behind = True
         self._events: list[Event] = []
         self._activity: dict[str, Activity] = {}
-        self._woken = asyncio.Event()
+        self._wake_up = asyncio.Event()
 
-    def hand(self, new: tuple[Event, ...]) -> None:
-        """Take new events of the history."""
+    def add_events(self, new: tuple[Event, ...]) -> None:
+        """Add new events of the history to those that wait."""
         if self.is_behind:
             return
         self._events += [event for event in new if self._follows(event)]
         if len(self._events) > _MAX_WAITING:
             self.fall_behind()
         elif self._events:
-            self._woken.set()
+            self._wake_up.set()
 
-    def tell(self, activity: Activity) -> None:
-        """Take what an agent does now; only the last activity of an attempt is kept."""
+    def add_activity(self, activity: Activity) -> None:
+        """Add the current activity of an agent; it replaces an earlier one of the attempt."""
         if self._follows(activity):
             self._activity[activity.attempt_id] = activity
-            self._woken.set()
+            self._wake_up.set()
 
     def fall_behind(self) -> None:
-        """Have the subscriber read the database from where it is."""
+        """Drop the waiting events; the subscriber reads them from the database."""
         self._events.clear()
         self.is_behind = True
-        self._woken.set()
+        self._wake_up.set()
 
     async def wait(self) -> None:
-        """Return when there is something to take, or when the subscriber is behind."""
-        await self._woken.wait()
-        self._woken.clear()
+        """Return when events or activities wait, or when the subscriber is behind."""
+        await self._wake_up.wait()
+        self._wake_up.clear()
 
     def take_events(self) -> tuple[Event, ...]:
-        """Return the events that wait, without those that the subscriber read itself."""
+        """Return the waiting events, without those that were read from the database."""
         waiting = tuple(event for event in self._events if event.seq > self.after)
         self._events.clear()
         if waiting:
@@ -72,6 +72,7 @@ class _Subscriber:
         return waiting
 
     def take_activity(self) -> tuple[Activity, ...]:
+        """Return the waiting activities."""
         waiting = tuple(self._activity.values())
         self._activity.clear()
         return waiting
@@ -85,9 +86,10 @@ class EventService:
         self._db = db
         self._activities = activities
         self._subscribers: set[_Subscriber] = set()
-        self._somebody = asyncio.Event()
+        self._has_subscribers = asyncio.Event()
 
     async def last_seq(self) -> int:
+        """Return the number of the last event."""
         return await self._db.read(events.load_last_seq)
 
     async def stream(
@@ -98,35 +100,36 @@ class EventService:
         run_id: str | None = None,
         activity: bool = False,
     ) -> AsyncIterator[StreamItems]:
-        """Yield every event behind a number, exactly once and in order, several at a time.
+        """Yield every event after a number, exactly once and in order, several at a time.
 
-        With follow it goes on for ever, with activity it also yields what agents do.
+        With follow it never ends; with activity it also yields what running agents do.
         """
         if not follow:
-            async for found in self._stored(after, task_id, run_id):
-                yield found
+            async for events_read in self._read_stored(after, task_id, run_id):
+                yield events_read
             return
-        with (
-            self._subscribed(_Subscriber(task_id, run_id, after)) as subscriber,
-            self._activities.listen(subscriber.tell) if activity else nullcontext(),
-        ):
+        subscriber = _Subscriber(task_id, run_id, after)
+        with ExitStack() as stack:
+            stack.enter_context(self._subscribe(subscriber))
+            if activity:
+                stack.enter_context(self._activities.listen(subscriber.add_activity))
             while True:
                 while subscriber.is_behind:
-                    # From here on events are handed to it again, also some that it reads itself.
+                    # From here on it gets new events again, also some that it reads here itself.
                     subscriber.is_behind = False
-                    async for found in self._stored(subscriber.after, task_id, run_id):
-                        subscriber.after = found[-1].seq
-                        yield found
+                    async for events_read in self._read_stored(subscriber.after, task_id, run_id):
+                        subscriber.after = events_read[-1].seq
+                        yield events_read
                 await subscriber.wait()
-                if new := subscriber.take_events():
-                    yield new
-                if doing := subscriber.take_activity():
-                    yield doing
+                if new_events := subscriber.take_events():
+                    yield new_events
+                if activities := subscriber.take_activity():
+                    yield activities
 
     async def run(self) -> None:
-        """Hand new events to the subscribers, until cancelled; after an error begin again."""
+        """Publish new events to the subscribers until cancelled; after an error, start again."""
         while True:
-            await self._somebody.wait()
+            await self._has_subscribers.wait()
             try:
                 await self._publish()
             except Exception:
@@ -135,36 +138,38 @@ class EventService:
 
     async def _publish(self) -> None:
         """Read every new event once, as long as there are subscribers."""
-        with self._db.watch() as changed:
+        with self._db.watch() as changes:
             after = await self.last_seq()
             for subscriber in self._subscribers:
-                subscriber.fall_behind()  # what was written before this moment is not handed out
+                # Events up to this number are not published; subscribers read them themselves.
+                subscriber.fall_behind()
             while self._subscribers:
-                new = tuple(await self._db.read(events.list_after, after))
-                if new:
-                    after = new[-1].seq
+                new_events = tuple(await self._db.read(events.list_after, after))
+                if new_events:
+                    after = new_events[-1].seq
                     for subscriber in self._subscribers:
-                        subscriber.hand(new)
+                        subscriber.add_events(new_events)
                 else:
-                    await changed.wait(_LOOK_S)
+                    await changes.wait(_LOOK_S)
                 await asyncio.sleep(len(self._subscribers) * _PAUSE_S)
-        self._somebody.clear()
+        self._has_subscribers.clear()
 
-    async def _stored(
+    async def _read_stored(
         self, after: int, task_id: str | None, run_id: str | None
     ) -> AsyncIterator[tuple[Event, ...]]:
-        """Yield the stored events behind a number, as many at a time as one read returns."""
-        while found := await self._db.read(
-            events.list_after, after, task_id=task_id, run_id=run_id
-        ):
-            after = found[-1].seq
-            yield tuple(found)
+        """Yield the stored events after a number, as many at a time as one read returns."""
+        while True:
+            page = await self._db.read(events.list_after, after, task_id=task_id, run_id=run_id)
+            if not page:
+                return
+            after = page[-1].seq
+            yield tuple(page)
 
     @contextmanager
-    def _subscribed(self, subscriber: _Subscriber) -> Iterator[_Subscriber]:
+    def _subscribe(self, subscriber: _Subscriber) -> Iterator[None]:
         self._subscribers.add(subscriber)
-        self._somebody.set()
+        self._has_subscribers.set()
         try:
-            yield subscriber
+            yield
         finally:
             self._subscribers.discard(subscriber)

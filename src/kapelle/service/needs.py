@@ -1,7 +1,7 @@
-"""Use cases of what needs a person, and of the sums of a day: both over all rows."""
+"""Use cases of what needs a person, and of sums such as those of a day, both over all work."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -10,20 +10,17 @@ from kapelle.domain.needs import NeedKind
 from kapelle.domain.run import NeedFilter, Run
 from kapelle.domain.specs import Name
 from kapelle.domain.task import MomentText, Task
-from kapelle.domain.times import parse_date_or_time
 from kapelle.domain.usage import UsageFilter, UsageSum
 from kapelle.engine.parts import Parts
+from kapelle.service.filters import parse_since, resolve_repository
 from kapelle.service.report import ReportService
-from kapelle.service.work import of_repository
+from kapelle.service.runs import RunService
+from kapelle.service.tasks import TaskService
 from kapelle.store import events, needs, sums
-
-if TYPE_CHECKING:
-    from kapelle.service.runs import RunService
-    from kapelle.service.tasks import TaskService
 
 
 class Need(BaseModel):
-    """One thing that needs a person; of several with one cause, work is the newest."""
+    """Something that needs a person; `work` is the newest of those with the same cause."""
 
     key: str
     kind: NeedKind
@@ -38,8 +35,8 @@ class Need(BaseModel):
 
 
 class NeedPage(BaseModel):
-    """What needs a person: total counts tasks and runs, rows what is listed of them once those of
-    one cause are folded; next_due is when something snoozed comes back."""
+    """A page of what needs a person. `total` counts tasks and runs, `rows` the needs after those of
+    one cause are folded into one; `next_due` is when the next snoozed task or run returns."""
 
     total: int
     rows: int
@@ -50,8 +47,8 @@ class NeedPage(BaseModel):
 
 
 class SumsView(BaseModel):
-    """Sums of a time over all work that is part of nothing else; cost is that of every attempt
-    begun in it."""
+    """Sums of a period over all work that is not part of other work; cost is that of every attempt
+    that started in it."""
 
     since: datetime
     started: int
@@ -65,62 +62,62 @@ class SumsView(BaseModel):
 
 class NeedService:
     def __init__(
-        self, parts: Parts, tasks: "TaskService", runs: "RunService", reports: ReportService
+        self, parts: Parts, tasks: TaskService, runs: RunService, reports: ReportService
     ) -> None:
         self._db = parts.db
         self._tasks = tasks
         self._runs = runs
         self._reports = reports
 
-    async def page(self, wanted: NeedFilter) -> NeedPage:
-        """Everything that needs a person, in order; those of one cause are one, unless the cause is
-        named. next_offset leads to the next page."""
-        last = await self._db.read(events.load_last_seq)
-        wanted = of_repository(wanted)
-        found = await self._db.read(needs.list_needs, wanted.project, wanted.repository)
-        if wanted.cause is None:
-            total = len(found)
-            found = needs.fold(found)
+    async def page(self, query: NeedFilter) -> NeedPage:
+        """List what needs a person, most urgent first; next_offset leads to the next page.
+
+        Needs with the same cause are listed as one, unless cause selects them.
+        """
+        last_event = await self._db.read(events.load_last_seq)
+        query = resolve_repository(query)
+        needs_found = await self._db.read(needs.list_needs, query.project, query.repository)
+        if query.cause is None:
+            total = len(needs_found)
+            needs_found = needs.fold(needs_found)
         else:
-            found = [need for need in found if need.cause == wanted.cause]
-            total = len(found)
-        end = wanted.offset + wanted.limit
-        shown = found[wanted.offset : end]
-        work = await self._work([need.ids[0] for need in shown])
-        # What was deleted in this moment needs nobody.
-        listed = [_need(need, work[need.ids[0]]) for need in shown if need.ids[0] in work]
+            needs_found = [need for need in needs_found if need.cause == query.cause]
+            total = len(needs_found)
+        end = query.offset + query.limit
+        page = needs_found[query.offset : end]
+        works = await self._load_work([need.ids[0] for need in page])
+        # A task or run that was deleted meanwhile needs nobody.
+        views = [_view(need, works[need.ids[0]]) for need in page if need.ids[0] in works]
         return NeedPage(
             total=total,
-            rows=len(found),
-            needs=listed,
-            next_offset=end if end < len(found) else None,
+            rows=len(needs_found),
+            needs=views,
+            next_offset=end if end < len(needs_found) else None,
             next_due=await self._db.read(needs.find_next_due),
-            last_event=last,
+            last_event=last_event,
         )
 
     async def sums(
         self, since: MomentText = None, project: Annotated[Name | None, Field()] = None
     ) -> SumsView:
-        """How much work started, completed, was verified and merged, and failed since a moment, by
-        default the beginning of the day in UTC, and what that cost."""
+        """Count the work that started, completed, was verified, was merged or failed since a
+        moment, and add up its cost. By default since midnight in UTC."""
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        if since:
-            begin = parse_date_or_time(since, "since")
-        else:
-            begin = midnight
+        begin = parse_since(since) or midnight
         counts = await self._db.read(sums.count_since, begin, project)
-        spent = UsageFilter(by="day", project=project, since=begin.isoformat())
-        cost = (await self._reports.used(spent)).total
+        period = UsageFilter(by="day", project=project, since=begin.isoformat())
+        cost = (await self._reports.usage(period)).total
         return SumsView(since=begin, cost=cost, **counts)
 
-    async def _work(self, ids: list[str]) -> dict[str, Task | Run]:
-        found: list[Task | Run] = []
-        found += await self._tasks.rows([id_ for id_ in ids if is_id("task", id_)])
-        found += await self._runs.rows([id_ for id_ in ids if is_id("run", id_)])
-        return {work.id: work for work in found}
+    async def _load_work(self, ids: list[str]) -> dict[str, Task | Run]:
+        """Return the tasks and runs of these ids, as far as they exist."""
+        works: list[Task | Run] = []
+        works += await self._tasks.rows([id_ for id_ in ids if is_id("task", id_)])
+        works += await self._runs.rows([id_ for id_ in ids if is_id("run", id_)])
+        return {work.id: work for work in works}
 
 
-def _need(need: needs.FoundNeed, work: Task | Run) -> Need:
+def _view(need: needs.FoundNeed, work: Task | Run) -> Need:
     return Need(
         key=need.key,
         kind=need.kind,

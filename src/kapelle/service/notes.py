@@ -1,4 +1,4 @@
-"""Use cases of notes: write, read and delete them, and wait for what somebody else writes."""
+"""Use cases of notes: write, read, list and delete them, and wait for notes of others."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +17,7 @@ from kapelle.domain.note import (
     NoteWatch,
 )
 from kapelle.service.caller import Caller
-from kapelle.service.work import until
+from kapelle.service.wait import wait_until
 from kapelle.store import attempts, notes
 from kapelle.store.database import Connection, Database
 
@@ -37,13 +37,15 @@ class NoteService:
         self._without_secrets = without_secrets
 
     async def put(self, spec: NoteSpec, caller: Caller) -> Note:
-        """Write a note, a text under a key that all agents of one family of work share; with
-        expected_version, only if nobody wrote it meanwhile."""
+        """Write a note: a text under a key, shared by all agents of related work. With
+        expected_version, it is refused if the note has changed since that version."""
         attempt_id = caller.attempt_id
         if attempt_id is not None and self._without_secrets is not None:
             task_id = (await self._db.glance(attempts.load_row, attempt_id))["task_id"]
             if await self._without_secrets(task_id, attempt_id, spec.key) != spec.key:
-                raise InvalidInput("The key of a note must not hold a secret.", hint="Rename it.")
+                raise InvalidInput(
+                    "The key of a note must not contain a secret.", hint="Use another key."
+                )
             value = await self._without_secrets(task_id, attempt_id, spec.value)
             spec = spec.model_copy(update={"value": value})
         return await self._db.write(notes.put, spec, attempt_id)
@@ -55,39 +57,44 @@ class NoteService:
         scope: NoteScope = None,
         expected_version: ExpectedVersion = None,
     ) -> Note:
-        """Delete a note; whoever watches it is told."""
+        """Delete a note; those who watch it are notified."""
         return await self._db.write(notes.delete, scope, key, expected_version, caller.attempt_id)
 
     async def get(self, key: NoteKey, caller: Caller, scope: NoteScope = None) -> Note:
-        """One note with its value and version."""
+        """Get a note with its value and version."""
         return await self._db.glance(notes.get, scope, key, caller.attempt_id)
 
-    async def page(self, wanted: NoteFilter, caller: Caller) -> NotePage:
-        """The notes whose keys begin with a prefix, without what they say."""
-        found, cursor = await self._db.read(notes.list_page, wanted, caller.attempt_id)
-        return NotePage(notes=found, next_cursor=cursor)
+    async def page(self, query: NoteFilter, caller: Caller) -> NotePage:
+        """List the notes whose keys begin with a prefix, without their values."""
+        page, cursor = await self._db.read(notes.list_page, query, caller.attempt_id)
+        return NotePage(notes=page, next_cursor=cursor)
 
-    async def watch(self, wanted: NoteWatch, caller: Caller) -> NotesChanged:
-        """Wait until all of the keys, or something under the prefix, are there, have a version
-        after the one you know, or equal a value; call it again if met is false."""
-        scope = await self._db.glance(
-            lambda c: notes.resolve_scope(c, wanted.scope, notes.find_author(c, caller.attempt_id))
-        )
-        keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
-        seen: list[Note] = []
+    async def watch(self, query: NoteWatch, caller: Caller) -> NotesChanged:
+        """Wait until notes exist, have a version after the one you know, or equal a value: all of
+        the keys, or any note under the prefix. Call again while met is false."""
 
-        def met(connection: Connection) -> bool:
-            found = notes.list_changed(connection, scope, wanted.keys, wanted.prefix, wanted.after)
-            # That one is gone is a change to whoever has seen it, and nothing to others.
-            seen[:] = [note for note in found if _is_wanted(note, wanted)]
-            if wanted.keys:
-                return len(seen) == len(set(wanted.keys))
-            return bool(seen)
+        def find_scope(connection: Connection) -> str:
+            author = notes.find_author(connection, caller.attempt_id)
+            return notes.resolve_scope(connection, query.scope, author)
 
-        return NotesChanged(met=await until(self._db, keys, wanted.timeout_s, met), notes=seen)
+        scope = await self._db.glance(find_scope)
+        wake_keys = {f"note {key} of {scope}" for key in query.keys} or {f"notes of {scope}"}
+
+        matches: list[Note] = []
+
+        def is_met(connection: Connection) -> bool:
+            changes = notes.list_changed(connection, scope, query.keys, query.prefix, query.after)
+            matches[:] = [note for note in changes if _matches(note, query)]
+            if query.keys:
+                return len(matches) == len(set(query.keys))
+            return bool(matches)
+
+        met = await wait_until(self._db, wake_keys, query.timeout_s, is_met)
+        return NotesChanged(met=met, notes=matches)
 
 
-def _is_wanted(note: Note, wanted: NoteWatch) -> bool:
-    if wanted.equals is not None:
-        return note.value == wanted.equals
-    return not note.deleted or wanted.after > 0
+def _matches(note: Note, query: NoteWatch) -> bool:
+    if query.equals is not None:
+        return note.value == query.equals
+    # A deletion is a change only to a caller who knows an earlier version of the note.
+    return not note.deleted or query.after > 0

@@ -1,4 +1,4 @@
-"""Use cases of projects: create, rename, archive, delete, make one that of a directory."""
+"""Use cases of projects: list, create, rename, archive and delete them; set that of a directory."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ from kapelle.domain.specs import Directory, Name, Spec
 from kapelle.domain.views import Project
 from kapelle.engine.archive import archive_work
 from kapelle.engine.parts import Parts
-from kapelle.service.search import SearchService
+from kapelle.service.search_index import SearchIndexer
 from kapelle.store import projects
 from kapelle.workspaces import repository_of
 
@@ -17,7 +17,7 @@ class ProjectBody(Spec):
 
 
 class ProjectEdit(Spec):
-    """A project, what it is called from now on, and whether it is put away."""
+    """The name of a project, its new name, and whether it is archived."""
 
     name: Name
     to: Name | None = None
@@ -25,52 +25,51 @@ class ProjectEdit(Spec):
 
 
 class CurrentBody(Spec):
-    """A directory, and the project that work in its repository belongs to."""
+    """A directory, and the project to which work in its repository belongs."""
 
     directory: Directory
     name: Name | None = None
 
 
 class ProjectService:
-    def __init__(self, parts: Parts, search: SearchService) -> None:
+    def __init__(self, parts: Parts, indexer: SearchIndexer) -> None:
         self._parts = parts
-        self._search = search
+        self._indexer = indexer
 
     async def all(self) -> list[Project]:
-        """Every project, archived ones too; what names a new one makes it."""
+        """List all projects, including archived ones. Work that names a new project creates it."""
         return await self._parts.db.read(projects.list_projects)
 
     async def create(self, body: ProjectBody) -> Project:
-        """Make a project before there is work for it."""
+        """Create a project before there is work for it."""
         return await self._parts.db.write(projects.create, body.name)
 
     async def change(self, body: ProjectEdit) -> Project:
-        """Rename it, in all that belongs to it; or put it away with its ended work, or take it
-        out."""
+        """Rename a project with all that belongs to it, archive it with its ended work, or restore
+        it."""
         name = body.name
-        to = body.to
-        archived = body.archived
-        if to is not None and to != name:
-            await self._parts.db.write(projects.rename, name, to)
-            await self._search.rename(name, to)
+        new_name = body.to
+        if new_name is not None and new_name != name:
+            await self._parts.db.write(projects.rename, name, new_name)
+            await self._indexer.rename(name, new_name)
             self._parts.projects = await self._parts.db.read(projects.load_current)
-        name = to or name
-        if archived is not None:
-            await self._parts.db.write(projects.archive, name, archived)
-        for work in await self._parts.db.read(projects.list_ended_work, name) if archived else ():
-            with suppress(Conflict):  # somebody has taken it up again
-                await archive_work(self._parts, work)
+            name = new_name
+        if body.archived is not None:
+            await self._parts.db.write(projects.archive, name, body.archived)
+        if body.archived:
+            for work in await self._parts.db.read(projects.list_ended_work, name):
+                with suppress(Conflict):  # somebody has just resumed it
+                    await archive_work(self._parts, work)
         return await self._parts.db.read(projects.get, name)
 
     async def delete(self, name: Name) -> Project:
-        """Delete a project to which nothing belongs."""
-        gone = await self._parts.db.write(projects.delete, name)
+        """Delete an empty project."""
+        project = await self._parts.db.write(projects.delete, name)
         self._parts.projects = await self._parts.db.read(projects.load_current)
-        return gone
+        return project
 
     async def switch(self, body: CurrentBody) -> list[Project]:
-        """Have work in a repository belong to a project unless it names one; without a name to
-        none."""
-        place = repository_of(body.directory)
-        self._parts.projects = await self._parts.db.write(projects.switch, body.name, place)
+        """Set the default project of the work in a repository; without a name, it has none."""
+        repository = repository_of(body.directory)
+        self._parts.projects = await self._parts.db.write(projects.switch, body.name, repository)
         return await self.all()

@@ -1,4 +1,4 @@
-"""Use cases of questions: asked by agents, seen and answered by people."""
+"""Use cases of questions: agents ask them and wait for the answer, people list and answer them."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from kapelle.engine.children import is_own, not_own
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
 from kapelle.service.caller import Caller
-from kapelle.service.work import until
+from kapelle.service.wait import wait_until
 from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
 from kapelle.workspaces import repository_of
@@ -36,54 +36,56 @@ class QuestionService:
         caller: Caller,
         timeout_s: WaitSeconds = 25,
     ) -> Question:
-        """Ask a person something, as the agent of a task, which waits meanwhile. With its answer;
-        after timeout_s it may be open: then wait for it by its token."""
-        own = caller.require_attempt()
-        told = await self._parts.without_secrets(*own, spec.model_dump())
-        patient = with_patience(self._parts, QuestionSpec.model_validate(told))
-        question = await self._db.write(ask, own[1], patient)
+        """Ask a person a question, as the agent of a task, and wait for the answer. If the question
+        is still open after timeout_s, wait for the answer by its token."""
+        task_id, attempt_id = caller.require_attempt()
+        fields = await self._parts.without_secrets(task_id, attempt_id, spec.model_dump())
+        spec = with_patience(self._parts, QuestionSpec.model_validate(fields))
+        question = await self._db.write(ask, attempt_id, spec)
         return await self.wait(question.token, caller, timeout_s)
 
     async def wait(self, token: str, caller: Caller, timeout_s: WaitSeconds = 25) -> Question:
-        """A question once it is answered, or expired; after timeout_s as it is: then call again."""
-        question = await self._db.read(_of, token, caller.attempt_id)
-        await until(
-            self._db, [question.work_id], timeout_s,
-            lambda connection: questions.get(connection, token).status != "open",
-        )  # fmt: skip
+        """Wait until a question is answered or expired; while it is open, call again."""
+        question = await self._db.read(_load_question, token, caller.attempt_id)
+
+        def is_closed(connection: Connection) -> bool:
+            return questions.get(connection, token).status != "open"
+
+        await wait_until(self._db, [question.work_id], timeout_s, is_closed)
         if caller.attempt_id is None:
             return await self._db.read(questions.get, token)
-        return await self._db.write(_told, token)
+        return await self._db.write(_deliver_answer, token)
 
-    async def unanswered(self, repository: RepositoryPath | None = None) -> QuestionList:
-        """All that tasks and runs ask of people, the oldest first; in all repositories, or in the
-        one of a name or directory."""
+    async def list_unanswered(self, repository: RepositoryPath | None = None) -> QuestionList:
+        """List the open questions of tasks and runs, oldest first, of all repositories or of one,
+        given by its name or a directory in it."""
         if repository is not None and repository.startswith("/"):
             repository = repository_of(repository)
-        found = await self._db.read(questions.list_open, None, repository)
-        return QuestionList(questions=found)
+        open_questions = await self._db.read(questions.list_open, None, repository)
+        return QuestionList(questions=open_questions)
 
     async def answer(self, token: str, body: GivenAnswer, caller: Caller) -> Question:
-        """Answer a question by its token, or the only one of a task or run by its id; who asked
-        goes on. A number chooses one of its choices. An attempt answers what agents below it ask
-        while they work, and never what needs a person's consent."""
-        whose = token.partition(":")[0]
+        """Answer a question by its token, or the only question of a task or run by its id. A number
+        selects one of the choices. An agent may answer questions of running agents of its own
+        tasks, but none that needs the consent of a person."""
+        work_id = token.partition(":")[0]
         task_id = caller.task_id
-        if task_id is not None and not await self._db.read(is_own, task_id, whose, itself=False):
-            raise not_own(whose)
+        if task_id is not None and not await self._db.read(is_own, task_id, work_id, itself=False):
+            raise not_own(work_id)
         return await self._db.write(answer, token, body.answer, is_agent=task_id is not None)
 
 
-def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:
-    if attempt_id is not None and not (
-        questions.is_asked_by(connection, token, attempt_id)
-        and attempts.load_row(connection, attempt_id)["ended_at"] is None
-    ):
-        raise Forbidden("An attempt's token allows only to wait for answers to what it asked.")
+def _load_question(connection: Connection, token: str, attempt_id: str | None) -> Question:
+    """Return a question; raises Forbidden for an attempt that has ended or did not ask it."""
+    if attempt_id is not None:
+        is_running = attempts.load_row(connection, attempt_id)["ended_at"] is None
+        if not is_running or not questions.is_asked_by(connection, token, attempt_id):
+            raise Forbidden("An attempt may wait only for answers to its own questions.")
     return questions.get(connection, token)
 
 
-def _told(connection: Connection, token: str) -> Question:
+def _deliver_answer(connection: Connection, token: str) -> Question:
+    """Return a question; if it has an answer, record that its agent got the answer."""
     question = questions.get(connection, token)
     if question.status != "open":
         questions.mark_sent(connection, [token])

@@ -1,4 +1,4 @@
-"""Use cases of repositories that were moved: find what belongs to them, take it along."""
+"""Use cases of moved repositories: find their former places, and relocate their work."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ _log = logging.getLogger("kapelle.relocation")
 
 
 class RelocationBody(Spec):
-    """Where a repository was, and where it is now."""
+    """The old and the new place of a repository."""
 
     old: Directory
     new: Directory
@@ -34,41 +34,42 @@ class RelocationService:
     async def candidates(
         self, directory: Annotated[str, Field(max_length=4000, pattern=r"^/[^\x00]*$")]
     ) -> list[MovedRepository]:
-        """Former places of the repository around a directory, if it has no work of its own.
+        """List former places of the repository around a directory, if it has no work of its own.
 
-        A former place is gone, or a link to this one, and a commit that work there began from is
-        in this repository.
+        At a former place there is no directory any more, or a link to this one; and this repository
+        has a commit from which work at the former place began.
         """
         if not checkouts_around(Path(directory)):
             return []
         repository = repository_of(directory)
         if await self._parts.db.read(relocation.has_work, repository):
             return []
-        known = await self._parts.db.read(relocation.load_base_commits)
-        missing = {
-            path: commits
-            for path, commits in known.items()
-            if not os.path.isdir(path) or os.path.realpath(path) == repository
-        }
+        base_commits = await self._parts.db.read(relocation.load_base_commits)
+        missing: dict[str, list[str]] = {}
+        for path, commits in base_commits.items():
+            if not os.path.isdir(path) or os.path.realpath(path) == repository:
+                missing[path] = commits
         if not missing:
             return []
-        every = {commit for commits in missing.values() for commit in commits}
-        held = await self._parts.workspaces.known_commits(Path(repository), sorted(every))
-        return [
-            MovedRepository(old=path, new=repository)
-            for path, commits in sorted(missing.items())
-            if not held.isdisjoint(commits)
-        ]
+        all_commits = set[str]().union(*missing.values())
+        own_commits = await self._parts.workspaces.known_commits(
+            Path(repository), sorted(all_commits)
+        )
+        candidates = []
+        for path, commits in sorted(missing.items()):
+            if not own_commits.isdisjoint(commits):
+                candidates.append(MovedRepository(old=path, new=repository))
+        return candidates
 
     async def relocate(self, body: RelocationBody) -> RelocationView:
-        """Take all that belongs to a repository along to the place it was moved to."""
+        """Relocate all that belongs to a repository to the new place of the repository."""
         old = os.path.normpath(body.old)
         new = os.path.realpath(require_directory(body.new))
         self._require_moved(old, new)
         await self._require_no_other(old, new)
         await self._require_same(old, new)
         await self._parts.db.read(relocation.require_idle, old)
-        # May be repeated after a crash, so the rows, which name the old place, go last.
+        # The rows name the old place. They change last, so that this can be repeated after a crash.
         worktrees = await self._parts.workspaces.relocate(Path(old), Path(new))
         standing = trust.relocate(self._parts.home, old, new)
         rows = await self._parts.db.write(relocation.relocate, old, new)
@@ -81,28 +82,38 @@ class RelocationService:
         self._parts.projects = await self._parts.db.read(projects.load_current)
         _log.info("%s was moved to %s", old, new)
         return RelocationView(
-            old=old, new=new, tasks=rows["tasks"], runs=rows["runs"], schedules=rows["schedules"],
-            templates=rows["templates"], learnings=rows["learnings"], projects=rows["projects"],
-            worktrees=worktrees.linked, problems=worktrees.problems, trust=standing,
-        )  # fmt: skip
+            old=old,
+            new=new,
+            tasks=rows["tasks"],
+            runs=rows["runs"],
+            schedules=rows["schedules"],
+            templates=rows["templates"],
+            learnings=rows["learnings"],
+            projects=rows["projects"],
+            worktrees=worktrees.linked,
+            problems=worktrees.problems,
+            trust=standing,
+        )
 
     def _require_moved(self, old: str, new: str) -> None:
-        """Raise an error unless new is a repository, and old is none any more."""
+        """Raise an error unless new is a repository and old is one no longer."""
         if not checkouts_around(Path(new)):
             raise InvalidInput(
-                f"{new} is not a git repository.", hint="Name the place it was moved to."
+                f"{new} is not a git repository.", hint="Give the new place of the repository."
             )
-        if (top := repository_of(new)) != new:
+        main_checkout = repository_of(new)
+        if main_checkout != new:
             raise InvalidInput(
-                f"{new} is not the main checkout of its repository.", hint=f"Name {top}."
+                f"{new} is not the main checkout of its repository.", hint=f"Give {main_checkout}."
             )
         if old == new:
             raise InvalidInput("The old and the new place are the same.")
-        # A link from the old place to the new one is no other repository.
+        # A link from the old place to the new one is not another repository.
         if os.path.realpath(old) != new and os.path.lexists(os.path.join(old, ".git")):
             raise Conflict(
-                f"There is still a repository at {old}, so {new} is a copy and not the same one.",
-                hint=f"Work in {old} stays there. Remove that repository first if it is not used.",
+                f"There is still a repository at {old}, so {new} is a copy of it.",
+                hint=f"The work in {old} stays there. If nobody uses that repository, remove it"
+                " first.",
             )
 
     async def _require_no_other(self, old: str, new: str) -> None:
@@ -110,22 +121,22 @@ class RelocationService:
         inside = await self._parts.db.read(relocation.list_repositories_inside, old)
         others = [path for path in inside if path != old]
         staying = []
-        # Through a link from the old place, the repositories of the new one are seen.
+        # A link from the old place would lead to the repositories of the new one.
         if os.path.realpath(old) != new:
             staying = [path for path in others if os.path.lexists(os.path.join(path, ".git"))]
         if staying or (others and old not in inside):
             names = format_files(staying or others)
             raise Conflict(
                 f"{old} is a directory above other repositories: {names}.",
-                hint="Name the old place of one repository.",
+                hint="Give the old place of one repository.",
             )
 
     async def _require_same(self, old: str, new: str) -> None:
-        """Raise Conflict if new holds none of the commits that work at old began from."""
-        known = await self._parts.db.read(relocation.load_base_commits)
-        commits = known.get(old, [])
+        """Raise Conflict if new has none of the commits from which work at old began."""
+        base_commits = await self._parts.db.read(relocation.load_base_commits)
+        commits = base_commits.get(old, [])
         if commits and not await self._parts.workspaces.known_commits(Path(new), commits):
             raise Conflict(
                 f"{new} is another repository: it has no commit that work in {old} began from.",
-                hint="Name the place that the repository was moved to.",
+                hint="Give the new place of the repository.",
             )

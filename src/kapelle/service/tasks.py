@@ -1,4 +1,4 @@
-"""Use cases of tasks: submit, look, wait, and change their course."""
+"""Use cases of tasks: submit, show, wait for, stop and continue them."""
 
 import asyncio
 import json
@@ -36,7 +36,8 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import Also, Belonging, require_still_there, submit
 from kapelle.runner.process_tree import count_output_bytes
 from kapelle.service.caller import Caller, Callers
-from kapelle.service.work import of_repository, until
+from kapelle.service.filters import resolve_repository
+from kapelle.service.wait import wait_until
 from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Conditions
@@ -45,7 +46,7 @@ from kapelle.store.query import Conditions
 class TaskPage(BaseModel):
     tasks: list[Task]
     next_cursor: str | None
-    last_event: int  # whoever follows the events behind it misses no change of these
+    last_event: int  # a client that follows the events after it misses no change of these tasks
 
 
 class CancelTask(Spec):
@@ -53,13 +54,13 @@ class CancelTask(Spec):
 
 
 class RetryBody(NewLimits):
-    """Limits that are to hold from now on."""
+    """New limits, which apply from now on."""
 
 
 class ResumeBody(NewLimits):
-    """A message for the agent, limits that are to hold from now on, whether the base is to be
-    merged into its branch first, so that it resolves what conflicts, and whether it is told the
-    comments on its pull request that are new."""
+    """A message for the agent, and new limits, which apply from now on. With merge, the base is
+    merged into the branch first, so that the agent resolves the conflicts; with comments, the
+    message includes the new comments on the pull request."""
 
     merge: bool = False
     comments: bool = False
@@ -108,59 +109,63 @@ class TaskService:
         """Submit a task; it is stored when this returns."""
         parent = caller.task_id
         if parent is None:
-            return self._shown(await submit(self._parts, spec, idempotency_key))
-        # What an attempt asks for is a child of the attempt's task.
+            return self._add_live_state(await submit(self._parts, spec, idempotency_key))
+        # A task that an attempt submits is a child of the attempt's task.
         parts = self._parts
-        asked = await as_child(parts, parent, spec.model_dump(mode="json", exclude_unset=True))
-        child = TaskSpec.model_validate({**asked, "mcp": parts.secrets.mcp(parent)})
+        fields = await as_child(parts, parent, spec.model_dump(mode="json", exclude_unset=True))
+        child_spec = TaskSpec.model_validate({**fields, "mcp": parts.secrets.mcp(parent)})
         key = own_key(parent, idempotency_key)
         belonging = Belonging(parent_task_id=parent)
-        return self._shown(await submit(parts, child, key, belonging, room_for(parts, parent)))
+        task = await submit(parts, child_spec, key, belonging, room_for(parts, parent))
+        return self._add_live_state(task)
 
-    async def inherit_directory(self, asked: dict[str, Any], parent: str) -> dict[str, Any]:
-        """Add the directory of the task whose attempt asks for another one without naming any."""
-        spec = asked.get("spec")
+    async def inherit_directory(self, values: dict[str, Any], parent: str) -> dict[str, Any]:
+        """Add the directory of the parent task to the values of a request that names none."""
+        spec = values.get("spec")
         if not isinstance(spec, dict) or "directory" in spec:
-            return asked
+            return values
         row = await self._db.read(tasks.load_row, parent)
-        return {**asked, "spec": {**spec, "directory": row["directory"]}}
+        return {**values, "spec": {**spec, "directory": row["directory"]}}
 
     async def get(self, task_id: str) -> Task:
-        """One task, by its id or any unique end or beginning of it."""
-        return self._shown(await self._db.read(_with_refusal, task_id))
+        """Get a task by its id, or by any unique beginning or end of the id."""
+        return self._add_live_state(await self._db.read(_load_task, task_id))
 
-    async def page(self, wanted: TaskFilter, caller: Caller) -> TaskPage:
-        """Tasks, newest first; next_cursor leads to the next page."""
-        last = await self._db.read(events.load_last_seq)
+    async def page(self, query: TaskFilter, caller: Caller) -> TaskPage:
+        """List tasks, newest first; next_cursor leads to the next page."""
+        last_event = await self._db.read(events.load_last_seq)
         among = await self._callers.list_below(caller, "task")
-        listed, cursor = await self.listed(of_repository(wanted), among)
-        return TaskPage(tasks=listed, next_cursor=cursor, last_event=last)
+        page, cursor = await self.list_page(resolve_repository(query), among)
+        return TaskPage(tasks=page, next_cursor=cursor, last_event=last_event)
 
-    async def listed(
-        self, wanted: TaskFilter, among: list[str] | None, own: Conditions = ()
+    async def list_page(
+        self, query: TaskFilter, among: list[str] | None, conditions: Conditions = ()
     ) -> tuple[list[Task], str | None]:
-        """A page of tasks for which own conditions hold too, and the next cursor."""
-        found, cursor = await self._db.read(tasks.list_page, wanted, among, own)
-        shown = [self._shown(task) for task in found]
-        return [task.as_row() for task in shown] if wanted.light else shown, cursor
+        """Return a page of tasks and the cursor of the next page.
+
+        `among` limits it to tasks with these ids, `conditions` to those that meet them.
+        """
+        page, cursor = await self._db.read(tasks.list_page, query, among, conditions)
+        page = [self._add_live_state(task) for task in page]
+        if query.light:
+            page = [task.as_row() for task in page]
+        return page, cursor
 
     async def rows(self, ids: list[str]) -> list[Task]:
-        """Some tasks as the rows of a list, as far as they exist."""
-        if ids:
-            found = await self._db.read(tasks.list_by_ids, ids)
-        else:
-            found = []
-        return [self._shown(task).as_row() for task in found]
+        """Return tasks as rows of a list; ids of deleted tasks are skipped."""
+        if not ids:
+            return []
+        existing_tasks = await self._db.read(tasks.list_by_ids, ids)
+        return [self._add_live_state(task).as_row() for task in existing_tasks]
 
     async def wait(self, task_id: str, timeout_s: WaitSeconds = 25) -> Task:
-        """The task once it has ended or waits for input; after timeout_s as it is: then call
-        again."""
+        """Wait until a task has ended or needs input; after timeout_s, call again."""
         task_id = str((await self._db.glance(_row, task_id))["id"])
-        await until(self._db, [task_id], timeout_s, partial(_is_resting, task_id=task_id))
+        await wait_until(self._db, [task_id], timeout_s, partial(_is_resting, task_id=task_id))
         return await self.get(task_id)
 
     async def cancel(self, task_id: str, caller: Caller, body: CancelTask | None = None) -> Task:
-        """End a task; a running one settles within seconds."""
+        """Cancel a task; a running one ends within seconds."""
         cause = stop_cause("cancelled", caller.task_id, body.reason if body else None)
         return await self._cancel(task_id, cause)
 
@@ -170,138 +175,142 @@ class TaskService:
         return task
 
     async def retry(self, task_id: str, caller: Caller, body: RetryBody | None = None) -> Task:
-        """A new attempt from a fresh workspace."""
-        await self._let_begin(task_id, caller.task_id)
-        limits = _allowed(body or RetryBody(), caller.task_id)
+        """Retry a task: start a new attempt in a fresh workspace."""
+        await self._prepare_start(task_id, caller.task_id)
+        limits = body or RetryBody()
+        _require_unchanged_limits(limits, caller.task_id)
         return await self._apply_change(task_id, actions.retry, limits, parent=caller.task_id)
 
     async def resume(self, task_id: str, caller: Caller, body: ResumeBody | None = None) -> Task:
-        """A new attempt that carries what the last one left, with a message for it."""
+        """Resume a task: a new attempt continues with the work of the last one, and a message."""
         body = body or ResumeBody()
         parent = caller.task_id
-        limits = _allowed(body, parent)
+        _require_unchanged_limits(body, parent)
         message = body.message
-        heard = None
-        await self._let_begin(task_id, parent)
+        comment_ids = None
+        await self._prepare_start(task_id, parent)
         if body.comments and parent is not None:
-            raise Forbidden("Only a person has an agent told the comments on a pull request.")
+            raise Forbidden("Only a person may send pull request comments to an agent.")
         if body.merge or body.comments:
             task = await self._db.read(tasks.get, task_id)
             await self._db.read(actions.require_ended, task.id, "resumed")
             if body.comments:
-                message, heard = await with_comments(self._parts, task, message)
+                message, comment_ids = await with_comments(self._parts, task, message)
             if body.merge:
-                require_ended(task, "merge", force=True)
-                if (base := task.workspace.base) is None:
-                    raise Conflict(f"{task.id} began at no branch that could be merged into its.")
-                await self._parts.workspaces.check_base(Path(task.directory), base)
-        args = (message, limits, heard, body.merge, parent or "person", body.message)
+                await self._require_base(task)
+        args = (message, body, comment_ids, body.merge, parent or "person", body.message)
         return await self._apply_change(task_id, actions.resume, *args, parent=parent)
 
+    async def _require_base(self, task: Task) -> None:
+        """Raise Conflict unless the base of a task can be merged into its branch."""
+        require_ended(task, "merge", force=True)
+        base = task.workspace.base
+        if base is None:
+            raise Conflict(f"{task.id} has no base branch to merge.")
+        await self._parts.workspaces.check_base(Path(task.directory), base)
+
     async def check(self, task_id: str) -> Task:
-        """Make the checks of an ended task once more, on what it committed; answers when they are
-        made, with what they said in checked_again."""
-        # Who asks meanwhile waits for the same.
-        task = await self._db.read(_ended, task_id)
-        if (going := self._checks.get(task.id)) is None:
-            going = asyncio.create_task(check_again(self._parts, task))
-            self._checks[task.id] = going
-            going.add_done_callback(lambda _: self._checks.pop(task.id))
-        await asyncio.shield(going)
+        """Repeat the checks of an ended task on its commit; the results are in checked_again."""
+        task = await self._db.read(_load_ended_task, task_id)
+        # Requests that come while the checks are made wait for the same checks.
+        checking = self._checks.get(task.id)
+        if checking is None:
+            checking = asyncio.create_task(check_again(self._parts, task))
+            self._checks[task.id] = checking
+            checking.add_done_callback(lambda _: self._checks.pop(task.id))
+        await asyncio.shield(checking)
         return await self.get(task.id)
 
     async def say(self, task_id: str, body: SayBody, caller: Caller) -> SayView:
-        """Tell the agent of a task something: at once (told: now) where its protocol allows that,
-        else when its present attempt has ended (told: next_attempt)."""
+        """Send a message to the agent of a task.
+
+        A running agent gets it at once if its protocol allows that (told: now), otherwise with the
+        next attempt (told: next_attempt).
+        """
+        author = caller.task_id or "person"
 
         def store(connection: Connection) -> tuple[str, str, Any]:
-            resolved = tasks.resolve(connection, task_id)
-            author = caller.task_id or "person"
-            return resolved, *actions.say(connection, resolved, body.message, author)
+            full_id = tasks.resolve(connection, task_id)
+            return full_id, *actions.say(connection, full_id, body.message, author)
 
-        resolved, message_id, attempt = await self._db.write(store)
-        task = await self.get(resolved)
+        full_id, message_id, attempt = await self._db.write(store)
+        task = await self.get(full_id)
+        is_delivered = False
         if attempt:
             agent = agent_of(self._parts, task, attempt["agent"])
-        else:
-            agent = None
-        is_delivered = False
-        if attempt and agent and agent.hears:
-            one = (self._parts, attempt["id"], message_id, body.message)
-            is_delivered = await asyncio.to_thread(messages.deliver, *one)
+            if agent and agent.hears:
+                is_delivered = await asyncio.to_thread(
+                    messages.deliver, self._parts, attempt["id"], message_id, body.message
+                )
         return SayView(id=task.id, told="now" if is_delivered else "next_attempt")
 
     async def report(self, body: ReportBody, caller: Caller) -> Noted:
-        """Say in one line how far you are, as the agent of a task; people see it beside the
+        """Report your progress in one line, as the agent of a task; people see it beside the
         task."""
-        own = caller.require_attempt()
-        said = await self._parts.without_secrets(*own, " ".join(body.text.split()))
-        await self._db.write(actions.report, *own, said)
+        own_ids = caller.require_attempt()
+        text = await self._parts.without_secrets(*own_ids, " ".join(body.text.split()))
+        await self._db.write(actions.report, *own_ids, text)
         return Noted()
 
     async def finish(self, body: FinishBody, caller: Caller) -> Noted:
-        """Hand in the result of your task, then end your turn. Its checks are made all the same."""
-        own = caller.require_attempt()
-        result = await self._parts.without_secrets(*own, body.result)
-        await self._db.write(actions.hand_in, *own, result, body.success)
+        """Hand in the result of your task, then end your turn. The checks still verify it."""
+        own_ids = caller.require_attempt()
+        result = await self._parts.without_secrets(*own_ids, body.result)
+        await self._db.write(actions.hand_in, *own_ids, result, body.success)
         return Noted()
 
     async def requeue(self, task_id: str) -> Task:
-        """From the start, as if newly submitted."""
-        await self._let_begin(task_id)
+        """Start a task over, as if it were newly submitted."""
+        await self._prepare_start(task_id)
         return await self._apply_change(task_id, actions.requeue)
 
     async def depend(self, task_id: str, body: DependenciesBody) -> Task:
-        """Replace what a task waits for, as long as it has not started; circles are refused."""
+        """Replace the dependencies of a task that has not started; cycles are refused."""
         return await self._apply_change(task_id, actions.depend, body.depends_on)
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
         for task_id in await self._db.read(tasks.list_at_work):
             if (await self._db.read(tasks.load_row, task_id))["stop"] is not None:
-                continue  # it is being stopped already, to go on with its run later
-            with suppress(Conflict):  # it ended by itself meanwhile
+                continue  # it is being stopped already, and continues later with its run
+            with suppress(Conflict):  # it has just ended
                 await self._cancel(task_id, StopCause(Stopper.DAEMON, reason))
-        with self._db.watch() as changed:
+        with self._db.watch() as changes:
             while await self._db.read(tasks.list_at_work):
-                await changed.wait(1.0)
+                await changes.wait(1.0)
 
-    async def _let_begin(self, task_id: str, parent: str | None = None) -> None:
-        """Refuse what would have to wait for trust, or what an attempt, of the parent, may not
-        decide; and lift the pauses of what a person wants."""
+    async def _prepare_start(self, task_id: str, parent: str | None = None) -> None:
+        """Check that a new attempt may start; raises an error if it may not.
+
+        It may not without its directory or its trust, nor by an attempt of `parent` against the
+        decision of a person. A person's request ends the pauses of the accounts it waits for.
+        """
         task = await self._db.read(_row, task_id)
         require_still_there(task["directory"], task["repository"])
         settings = self._parts.work_settings(task["directory"])
         if parent is not None:
             await self._db.read(require_undecided, task["id"])
         elif task["waiting_for"] == "rate_limit":
-            paused = [found.account for found in list_candidates(self._parts, task, settings)]
-            await self._db.write(actions.lift_pauses, task["id"], paused)
+            candidates = list_candidates(self._parts, task, settings)
+            accounts = [candidate.account for candidate in candidates]
+            await self._db.write(actions.lift_pauses, task["id"], accounts)
 
     async def _apply_change(
         self, task_id: str, change: Any, *args: Any, parent: str | None = None
     ) -> Task:
-        """Apply a change of course; where it wants a running attempt ended, end it."""
+        """Apply a change to a task; if it stops a running attempt, end the agent."""
+        also = None
         if parent:
             also = room_for(self._parts, parent)
-        else:
-            also = None
         task, stop = await self._db.write(_apply, task_id, change, args, also)
         if stop is not None:
             self._parts.stop(*stop)
-        return self._shown(task)
+        return self._add_live_state(task)
 
-    def _shown(self, task: Task) -> Task:
-        """What holds a queued task, or what a running one is at, is known to the daemon alone."""
+    def _add_live_state(self, task: Task) -> Task:
+        """Add what only the daemon knows: the phase of a running task, why a queued one waits."""
         if task.attempts and not task.attempts[-1].ended_at:
-            *before, last = task.attempts
-            at = task.report or describe_phase(self._parts, last.id)
-            reason = task.reason or f"attempt {last.number}: {at}"
-            written = count_output_bytes(self._parts.process_directory(last.id))
-            last = last.model_copy(update={"output_bytes": written})
-            made = next(iter(self._parts.checking.get(last.id, ())), None)
-            found = {"reason": reason, "checking": made, "attempts": [*before, last]}
-            return task.model_copy(update=found)
+            return self._add_phase(task)
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)
@@ -312,39 +321,57 @@ class TaskService:
             reason = self._queue.held or "about to start"
         return task.model_copy(update={"reason": reason})
 
+    def _add_phase(self, task: Task) -> Task:
+        """Add the phase of the running attempt, its current check and the size of its output."""
+        *earlier_attempts, attempt = task.attempts
+        phase = task.report or describe_phase(self._parts, attempt.id)
+        output_bytes = count_output_bytes(self._parts.process_directory(attempt.id))
+        running_checks = self._parts.checking.get(attempt.id, ())
+        attempt = attempt.model_copy(update={"output_bytes": output_bytes})
+        live_fields = {
+            "reason": task.reason or f"attempt {attempt.number}: {phase}",
+            "checking": next(iter(running_checks), None),
+            "attempts": [*earlier_attempts, attempt],
+        }
+        return task.model_copy(update=live_fields)
 
-def _allowed(limits: NewLimits, parent: str | None) -> NewLimits:
+
+def _require_unchanged_limits(limits: NewLimits, parent: str | None) -> None:
+    """Raise Forbidden for an attempt, of the parent, that changes limits of an existing task."""
     if parent is not None and limits.changes:
-        raise Forbidden("An attempt cannot change the limits of a task that is there already.")
-    return limits
+        raise Forbidden("An attempt cannot change the limits of an existing task.")
 
 
-def _with_refusal(connection: Connection, task_id: str) -> Task:
+def _load_task(connection: Connection, task_id: str) -> Task:
+    """Return a task with its children, its repeated checks and the refusal of its merge."""
     task = tasks.get(connection, task_id)
-    if asked := children.list_children(connection, task.id):
-        task = task.model_copy(update={"children": asked})
+    own_children = children.list_children(connection, task.id)
+    if own_children:
+        task = task.model_copy(update={"children": own_children})
     if task.ended_at is None:
         return task
-    checked = events.find_last(connection, task.id, events.CHECKED, CheckedAgain)
-    found: dict[str, Any] = {"checked_again": checked}
+    fields: dict[str, Any] = {
+        "checked_again": events.find_last(connection, task.id, events.CHECKED, CheckedAgain)
+    }
     if task.status is TaskStatus.COMPLETED and task.merged_at is None:
-        refused = events.find_last(connection, task.id, "task.merge_refused", MergeRefusal)
-        found["merge_refused"] = refused
-    return task.model_copy(update=found)
+        fields["merge_refused"] = events.find_last(
+            connection, task.id, "task.merge_refused", MergeRefusal
+        )
+    return task.model_copy(update=fields)
 
 
-def _ended(connection: Connection, task_id: str) -> Task:
+def _load_ended_task(connection: Connection, task_id: str) -> Task:
     task = tasks.get(connection, task_id)
     actions.require_ended(connection, task.id, "checked once more")
     return task
 
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
-    task = tasks.load_row(connection, task_id)
-    # Most are not near their end: the whole task is looked at when it is.
-    return is_resting(task["status"], task["waiting_for"]) and is_at_rest(
-        tasks.get(connection, task_id)
-    )
+    row = tasks.load_row(connection, task_id)
+    # This runs after every write, so the whole task is loaded only near its end.
+    if not is_resting(row["status"], row["waiting_for"]):
+        return False
+    return is_at_rest(tasks.get(connection, task_id))
 
 
 def _row(connection: Connection, task_id: str) -> Any:
@@ -354,7 +381,10 @@ def _row(connection: Connection, task_id: str) -> Any:
 def _apply(
     connection: Connection, task_id: str, change: Any, args: tuple[Any, ...], also: Also | None
 ) -> Any:
-    """What the change returned, and the task without what follows: an attempt may begin at once."""
+    """Apply a change in one transaction; return the task and what the change returned.
+
+    The task is read in the same transaction, because a new attempt may start right after it.
+    """
     task_id = tasks.resolve(connection, task_id)
     if also is not None:
         require_undecided(connection, task_id)

@@ -1,4 +1,4 @@
-"""Use cases of terminals: being in that of an interactive task, from any number of places."""
+"""Use cases of terminals: attach any number of viewers to the terminal of an interactive task."""
 
 import asyncio
 import io
@@ -16,17 +16,17 @@ from kapelle.engine.parts import Parts
 from kapelle.runner import terminal
 from kapelle.runner.pack import open_file
 from kapelle.runner.shim import files
-from kapelle.service.output import attempt_of
+from kapelle.service.output import select_attempt
 from kapelle.store import attempts, tasks
 
-# How much of what was shown before is shown to whoever attaches.
+# A viewer that attaches gets this much of the earlier output.
 _SCROLLBACK = 1 << 20
 _CHUNK = 1 << 16
 _SHORTEST_S = 0.005
 _LONGEST_S = 0.1
 _FULL_S = 0.02
 _ATTACHED = "attached"
-# What a program asks its terminal: what it is, where the cursor stands, which colours it has.
+# Requests of a program to its terminal: what it is, where the cursor is, which colours it has.
 _QUERIES = re.compile(
     rb"\x1b\[[>=?]?[\d;]*[cn]|\x1b\[\?[\d;]*\$p|\x1b\[(?:>[\d;]*q|\?u|1[1-9]t)"
     rb"|\x1b\](?:1[0-2]|4;\d+);\?(?:\x07|\x1b\\)|\x1bP[+$]q[^\x1b]*\x1b\\"
@@ -38,28 +38,33 @@ TerminalMessage = bytes | dict[str, Any]
 class TerminalService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        # Of several who are in the same terminal, only the last one answers what programs ask.
+        # By attempt, the viewer whose terminal answers the requests of the program: the last one
+        # that attached. Two answers to one request would confuse the program.
         self._answering: dict[str, TerminalViewer] = {}
 
     async def attach(
         self, task_id: str, which: str | None, offset: int | None, size: tuple[int, int]
     ) -> "TerminalViewer":
-        """Be in the terminal of a task; without an offset, behind what was shown of late."""
+        """Return a new viewer of a task's terminal.
+
+        `which` selects an attempt. Without an offset, the viewer begins with the recent output.
+        Raises Conflict for a task without a terminal.
+        """
         task = await self._parts.db.read(tasks.get, task_id)
         if not task.interactive:
             raise Conflict(
                 f"{task.id} has no terminal: it was not started with `kapelle run -i`.",
-                hint=f"`kapelle logs -f {task.id}` shows what it does, "
-                f'`kapelle say {task.id} "…"` tells it something.',
+                hint=f"`kapelle logs -f {task.id}` shows its output, "
+                f'`kapelle say {task.id} "…"` sends a message to its agent.',
             )
         if which is not None:
-            attempt_of(task, which)
+            select_attempt(task, which)
         return TerminalViewer(self._parts, self._answering, task, which, offset, size)
 
 
 @dataclass(eq=False)
 class TerminalViewer:
-    """One place from which somebody is in a terminal."""
+    """One viewer of a terminal, with its own size and position in the output."""
 
     _parts: Parts
     _answering: dict[str, "TerminalViewer"]
@@ -69,98 +74,112 @@ class TerminalViewer:
     _size: tuple[int, int]
     _attempt: Attempt | None = None
     _secret: bytes = b""
-    _touched: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_typed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def type(self, data: bytes) -> None:
+        """Send keys to the program."""
         for kind, part in terminal.make_input_messages(data):
             await self._send(kind, part)
 
     async def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the terminal to that of this viewer."""
         self._size = (rows, columns)
         await self._send(*terminal.make_resize_message(rows, columns))
 
     async def _send(self, kind: bytes, data: bytes) -> None:
         if self._attempt is None:
-            return  # there is nothing to type into yet
+            return  # the terminal has not begun
         process_dir = self._parts.process_directory(self._attempt.id)
         while not terminal.send(process_dir, self._secret, kind, data):  # noqa: ASYNC110
             await asyncio.sleep(_FULL_S)
-        self._touched.set()
+        self._has_typed.set()
 
-    async def shown(self) -> AsyncIterator[TerminalMessage]:
-        """Why there is no terminal yet, where it begins, its bytes, and its end."""
-        async for waiting in self._begun():
-            yield waiting
-        if (attempt := self._attempt) is not None:
+    async def read(self) -> AsyncIterator[TerminalMessage]:
+        """Yield why the terminal has not begun, its beginning, its bytes, and its end."""
+        async for message in self._wait_for_terminal():
+            yield message
+        attempt = self._attempt
+        if attempt is not None:
             path = self._parts.process_directory(attempt.id) / files.OUT
             with open_file(path) or io.BytesIO() as log:
-                async for message in self._bytes(attempt, log):
+                async for message in self._read_bytes(attempt, log):
                     yield message
         task = await self._parts.db.read(tasks.get, self._task.id)
         yield {"kind": "ended", "status": task.status, "reason": task.reason}
 
-    async def _begun(self) -> AsyncIterator[TerminalMessage]:
-        """Wait for the attempt and its terminal."""
-        told = None
+    async def _wait_for_terminal(self) -> AsyncIterator[TerminalMessage]:
+        """Wait until the terminal of an attempt has begun, or the task needs none.
+
+        Yields the status of the task whenever it changes meanwhile.
+        """
+        last_status = None
         while True:
             task = await self._parts.db.read(tasks.get, self._task.id)
             if task.attempts:
-                attempt = attempt_of(task, self._which)
+                attempt = select_attempt(task, self._which)
                 process_dir = self._parts.process_directory(attempt.id)
                 if terminal.has_begun(process_dir) or attempt.ended_at is not None:
                     row = await self._parts.db.glance(attempts.load_row, attempt.id)
-                    self._attempt, self._secret = attempt, bytes.fromhex(row["secret"])
+                    self._attempt = attempt
+                    self._secret = bytes.fromhex(row["secret"])
                     return
             if is_resting(task.status, task.waiting_for):
                 return
-            if (task.status, task.reason) != told:
-                told = (task.status, task.reason)
+            status = (task.status, task.reason)
+            if status != last_status:
+                last_status = status
                 yield {"kind": "waiting", "status": task.status, "reason": task.reason}
             await asyncio.sleep(_LONGEST_S)
 
-    async def _bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[TerminalMessage]:
+    async def _read_bytes(self, attempt: Attempt, log: BinaryIO) -> AsyncIterator[TerminalMessage]:
         process_dir = self._parts.process_directory(attempt.id)
-        before = log.seek(0, os.SEEK_END)
+        size = log.seek(0, os.SEEK_END)
         if self._offset is None:
-            begin = max(0, before - _SCROLLBACK)
+            begin = max(0, size - _SCROLLBACK)
         else:
-            begin = min(self._offset, before)
-        # Questions of long ago are answered; those that nobody has heard yet wait for an answer.
+            begin = min(self._offset, size)
+        # An earlier viewer answered the requests of the program in the earlier output. The first
+        # viewer answers them late, because the program may still wait for the answers.
+        end_of_answers = 0
         if self._offset is None and not self._is_first(attempt):
-            past = before
-        else:
-            past = 0
+            end_of_answers = size
         log.seek(begin)
         yield {"kind": "opened", "attempt": attempt.id, "number": attempt.number, "offset": begin}
         self._answering[attempt.id] = self
         try:
             await self.resize(*self._size)
-            pause = _SHORTEST_S
-            ended = False
+            pause_s = _SHORTEST_S
+            is_closed = False
             while True:
-                at = log.tell()
-                if data := log.read(_CHUNK):
-                    quiet = at < past or self._answering.get(attempt.id) is not self
-                    yield _QUERIES.sub(_silence, data) if quiet else data
-                    pause = _SHORTEST_S
-                elif ended:
+                offset = log.tell()
+                data = log.read(_CHUNK)
+                if data:
+                    is_answering = self._answering.get(attempt.id) is self
+                    if offset < end_of_answers or not is_answering:
+                        data = _QUERIES.sub(_blank, data)
+                    yield data
+                    pause_s = _SHORTEST_S
+                elif is_closed:
                     return
                 else:
-                    ended = not terminal.is_open(process_dir)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await self._touched.wait()
-                    if self._touched.is_set():
-                        pause = _SHORTEST_S
-                    else:
-                        pause = min(2 * pause, _LONGEST_S)
-                    self._touched.clear()
+                    is_closed = not terminal.is_open(process_dir)
+                    pause_s = await self._pause(pause_s)
         finally:
             if self._answering.get(attempt.id) is self:
                 del self._answering[attempt.id]
 
+    async def _pause(self, pause_s: float) -> float:
+        """Wait for new output and return the next pause, which is short after keys were typed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._has_typed.wait()
+        if self._has_typed.is_set():
+            self._has_typed.clear()
+            return _SHORTEST_S
+        return min(2 * pause_s, _LONGEST_S)
+
     def _is_first(self, attempt: Attempt) -> bool:
-        """Whether nobody was in this terminal before."""
+        """Return whether this is the first viewer of the terminal."""
         try:
             path = self._parts.process_directory(attempt.id) / _ATTACHED
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -169,6 +188,6 @@ class TerminalViewer:
         return True
 
 
-def _silence(query: re.Match[bytes]) -> bytes:
-    """As many bytes that no terminal shows or answers, so that offsets stay what they are."""
-    return bytes(len(query[0]))
+def _blank(request: re.Match[bytes]) -> bytes:
+    """Return as many NUL bytes, which no terminal shows or answers; offsets stay the same."""
+    return bytes(len(request[0]))

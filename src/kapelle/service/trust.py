@@ -1,4 +1,4 @@
-"""Use cases of trust: what a repository could execute, and a person's word that it may."""
+"""Use cases of trust: show what a repository could execute, and allow or forbid it."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ Absolute = Field(max_length=4000, pattern=r"^/[^\x00]*$")
 
 
 class TrustBody(Spec):
-    """A directory of the repository and, so that nothing else is trusted, the digest of what was
-    looked at."""
+    """A directory of the repository, and the digest of the content that was reviewed, so that
+    nothing else is trusted."""
 
     directory: Annotated[Text, Absolute]
     digest: Annotated[Text | None, Field(max_length=64)] = None
@@ -38,67 +38,68 @@ class TrustService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def known(self, directory: Annotated[str | None, Absolute] = None) -> list[TrustView]:
-        """Every repository that was trusted once; with a directory that of its own, trusted or
-        not."""
+    async def list_repositories(
+        self, directory: Annotated[str | None, Absolute] = None
+    ) -> list[TrustView]:
+        """List the repositories that were ever trusted; with a directory only its repository,
+        trusted or not."""
         if directory is None:
-            return await asyncio.to_thread(self._all)
+            return await asyncio.to_thread(self._view_all)
         return [await asyncio.to_thread(self._view_at, require_directory(directory))]
 
     async def grant(self, body: TrustBody) -> TrustView:
-        """Let a repository execute what stands in its .kapelle now; a change there ends that."""
-        found = await asyncio.to_thread(self._found, require_directory(body.directory))
-        await asyncio.to_thread(trust.grant, self._parts.home, found, body.digest)
-        _log.info("%s is trusted with %s", found.place, found.digest)
+        """Trust a repository to execute the present content of its .kapelle; a change there ends
+        the trust."""
+        executable = await asyncio.to_thread(self._read, require_directory(body.directory))
+        await asyncio.to_thread(trust.grant, self._parts.home, executable, body.digest)
+        _log.info("%s is trusted with %s", executable.place, executable.digest)
         await self._parts.db.write(tasks.wake_waiting, "trust", datetime.now(UTC))
-        return await asyncio.to_thread(self._view, found)
+        return await asyncio.to_thread(self._view, executable)
 
     async def withdraw(self, directory: Annotated[str, Absolute]) -> TrustView:
-        """Trust a repository no more."""
-        # Even one that is gone; work that runs goes on.
-        found = await asyncio.to_thread(self._found, directory)
-        await asyncio.to_thread(trust.drop, self._parts.home, found.place, forget=True)
-        _log.info("%s is not trusted any more", found.place)
-        return await asyncio.to_thread(self._view, found)
+        """Withdraw the trust in a repository; running work continues."""
+        # The directory need not exist: trust in a deleted repository can be withdrawn.
+        executable = await asyncio.to_thread(self._read, directory)
+        await asyncio.to_thread(trust.drop, self._parts.home, executable.place, forget=True)
+        _log.info("%s is not trusted any more", executable.place)
+        return await asyncio.to_thread(self._view, executable)
 
-    def _found(self, directory: str) -> Executable:
+    def _read(self, directory: str) -> Executable:
+        """Return what the repository of a directory could execute; raises InvalidInput."""
         try:
             return trust.find_executable(self._parts.home, Path(directory))
         except OSError as error:
-            raise InvalidInput(f"{directory} cannot be looked at: {error.strerror}.") from error
+            raise InvalidInput(f"{directory} cannot be read: {error.strerror}.") from error
 
     def _view_at(self, directory: str) -> TrustView:
-        return self._view(self._found(directory))
+        return self._view(self._read(directory))
 
-    def _all(self) -> list[TrustView]:
+    def _view_all(self) -> list[TrustView]:
         views = []
         for place in sorted(trust.read_records(self._parts.home)):
             try:
-                found = replace(self._found(place), place=Path(place))
+                executable = replace(self._read(place), place=Path(place))
             except InvalidInput:
-                found = Executable(Path(place), None, {}, {}, {}, (), {}, "")
-            views.append(self._view(found))
+                executable = Executable(Path(place), None, {}, {}, {}, (), {}, "")
+            views.append(self._view(executable))
         return views
 
-    def _view(self, found: Executable) -> TrustView:
+    def _view(self, executable: Executable) -> TrustView:
         home = self._parts.home
-        place = str(found.place)
+        place = str(executable.place)
         record = trust.read_records(home).get(place)
-        # Values of variables are shown as everywhere else: a secret among them is not.
-        items = _shown(found.items)
-        if record:
-            before = _shown(record.items)
-        else:
-            before = items
+        items = _mask(executable.items)
+        trusted_items = _mask(record.items) if record else items
         return TrustView(
             directory=place,
-            status=trust.determine_standing(home, found, self._parts.environ),
-            digest=found.digest,
+            status=trust.determine_standing(home, executable, self._parts.environ),
+            digest=executable.digest,
             trusted_at=datetime.fromisoformat(record.trusted_at) if record else None,
             items=[TrustItem(name=name, text=text) for name, text in items.items()],
-            difference=list(trust.list_differences(before, items)),
+            difference=list(trust.list_differences(trusted_items, items)),
         )
 
 
-def _shown(items: Mapping[str, str]) -> dict[str, str]:
+def _mask(items: Mapping[str, str]) -> dict[str, str]:
+    """Return the items with the values of secret variables masked."""
     return {name: str(mask_setting(name, text)) for name, text in items.items()}

@@ -109,6 +109,6 @@ def every_route(task_id: str = "task_0") -> list[tuple[str, str]]:
     """Every method and path that the router knows, with a task's id filled in."""
     return [
         (row.method, row.path.replace("{task_id}", task_id))
-        for row in idle_router().every()
+        for row in idle_router().list_operations()
         if row.method != "WEBSOCKET"
     ]

@@ -59,4 +59,4 @@ def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
 
 
 def _sockets() -> list[Operation]:
-    return [one for one in idle_router().every() if one.method == WEBSOCKET]
+    return [one for one in idle_router().list_operations() if one.method == WEBSOCKET]

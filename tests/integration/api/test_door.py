@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from kapelle.api import server, sse
 from kapelle.api.server import Door, listen
-from kapelle.api.sse import EventStream, sent_event
+from kapelle.api.sse import EventStream, render_event
 
 WHOLE = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 HELD = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf of it"
@@ -33,7 +33,7 @@ async def told() -> AsyncIterator[int]:
 
 
 def rendered(number: int) -> bytes:
-    return sent_event(str(number), "told", "{}")
+    return render_event(str(number), "told", "{}")
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:

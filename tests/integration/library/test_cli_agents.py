@@ -127,7 +127,7 @@ def test_a_time_out_ends_the_whole_tree(setup: TeamSetup, tmp_path: Path) -> Non
     agent = CliAgent("rehearsal", timeout_s=1, grace_s=0.3)
     began = time.monotonic()
     response = agent.run(Request(part, cwd=tmp_path))
-    assert (response.ok, response.reason) == (False, "It was ended after 1 s.")
+    assert (response.ok, response.reason) == (False, "It was stopped after 1 s.")
     assert 1 <= time.monotonic() - began < 8
     assert setup.processes() == []
 

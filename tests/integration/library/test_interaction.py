@@ -139,12 +139,12 @@ def test_the_intake_can_be_had_apart_from_the_work(setup: TeamSetup) -> None:
     proposed = orchestrator.run("A server")
     assert (proposed.status, len(agent.requests)) == ("needs_input", 1)
     assert proposed.result is not None
-    assert proposed.result.success_criteria == ["what the goal says is there"]
+    assert proposed.result.success_criteria == ["the goal is reached"]
     assert proposed.token is not None
     outcome = orchestrator.resume(proposed.token, ["yes"])
     assert outcome.ok, outcome.reason
     assert outcome.result is not None
-    assert outcome.result.success_criteria == ["what the goal says is there"]
+    assert outcome.result.success_criteria == ["the goal is reached"]
 
 
 def test_the_reviewer_asks_as_well_and_the_next_plan_knows_the_answer(setup: TeamSetup) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kapelle.agents.events import AgentEvent
 from kapelle.engine import background
 from kapelle.engine.runs.journal import Gate
-from kapelle.service.output import _TranscriptPosition, _unsent
+from kapelle.service.transcript import TranscriptPosition, list_unsent_events
 from kapelle.store.database import DatabaseWatch
 
 
@@ -70,7 +70,7 @@ async def test_who_waits_for_a_write_can_be_cancelled_at_any_moment(turns: int) 
 
 def test_lines_that_say_less_than_was_told_before_keep_nothing_back() -> None:
     """The agent's events were read, and are not any more: each line is one text then."""
-    place = _TranscriptPosition(1, 0, 0, 3)
-    assert [*_unsent([AgentEvent("text", "one")], place, 10)] == []
-    [line] = _unsent([AgentEvent("text", "two")], place, 20)
+    place = TranscriptPosition(1, 0, 0, 3)
+    assert [*list_unsent_events([AgentEvent("text", "one")], place, 10)] == []
+    [line] = list_unsent_events([AgentEvent("text", "two")], place, 20)
     assert line.body["text"] == "two"

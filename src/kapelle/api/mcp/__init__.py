@@ -1,7 +1,8 @@
-"""The Model Context Protocol at /mcp: every tool is a route, called with its caller's own rights.
+"""The Model Context Protocol at /mcp: each tool is an operation of the API.
 
-Names and schemas come from the routes and specs; only what an agent must know besides is here. No
-state is kept between two requests, so every revision of the protocol is served alike.
+A tool is called with the permissions of its caller. Names and schemas come from the operations and
+specifications. The server keeps no state between two requests, so it serves every revision of the
+protocol in the same way.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from kapelle.api.mcp.answers import (
 )
 from kapelle.api.mcp.progress import Progress
 from kapelle.api.mcp.tools import (
+    CONSTANT_ARGUMENTS,
     DIRECTORY,
     IN_DIRECTORY,
     ITEMS,
     MOST_ITEMS,
     PAGED,
-    RENAMED,
-    SENT,
+    RENAMED_ARGUMENTS,
     SLICED,
     TOOL_CALL,
     TOOL_LIST,
@@ -51,34 +52,40 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import is_resting
 from kapelle.service import Service
 
-# Where a client works, if it says so: the directory of what it asks for.
+# The directory in which a client works; some tools use it by default.
 DIRECTORY_HEADER = "x-kapelle-directory"
-# Which tools a client is listed: all, or by default the core set.
+# The tools to list for a client: `all`, or by default the core set.
 TOOLS_HEADER = "x-kapelle-tools"
 _EMPTY: tuple[Any, ...] = (None, [], {})
-# So much of a log is read for one answer.
-_MOST_OF_LOG = 60_000
-_MOST_EVENTS = 1000
+# The most bytes of an event stream that are read for one answer.
+_MAX_LOG_BYTES = 60_000
+_MAX_EVENTS = 1000
 
 _INSTRUCTIONS = """\
-Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
-did and merges what passed. Hand over work with task_create (one agent, one piece of work; give it
-checks, or nobody verifies it) or with loop_start, team_start or run_start (several agents after a
-pattern; fields without a description mean what they mean in task_create, a check is a shell
-command; pattern_list names the patterns, pattern_get has the schema of one). All return an id at
-once. Then call wait with the ids: it answers within a minute and says in `pending` what to call it
-again for. task_get tells the outcome with the evidence of every check, task_diff what changed,
-task_logs what the agent did; task_merge brings it into the branch that it came from. Work that
-builds on other work names it in depends_on instead of waiting for it. Ids may be shortened.
-tool_list names further tools (schedules, pull requests, search, notes, learnings, …); tool_call
-calls them. No answer is longer than 20,000 characters: lists have a cursor, and `cut` names what
-is missing; the same call with that field and offset gives it. What an agent under Kapelle asks for
-belongs to its own task: it starts from what is committed on that task's branch, and task_merge
-brings it there."""
+Kapelle runs coding agents in the background, each in its own git worktree, verifies their work with
+checks, and merges it.
+
+1. Start work. task_create starts one agent with one task; give it checks, or nothing verifies the
+   work. loop_start, team_start and run_start start several agents in a pattern. pattern_list lists
+   the patterns, pattern_get returns the schema of one. Fields without a description are those of
+   task_create; a check is a shell command. Each call returns an id at once.
+2. Call wait with the ids. It returns within a minute; call it again with the ids in `pending`.
+3. Read the result: task_get (status and evidence of each check), task_diff (changes), task_logs
+   (what the agent did).
+4. Merge with task_merge, into the branch from which the work started.
+
+- Work that builds on other work names it in depends_on; do not wait for it.
+- Ids may be shortened.
+- tool_list lists more tools (schedules, pull requests, search, notes, learnings, …); tool_call
+  calls them.
+- An answer has at most 20,000 characters. Lists have a cursor. `cut` lists what is missing: repeat
+  the call with that field and offset.
+- Work that an agent of Kapelle starts belongs to its own task: it starts from the commits on the
+  branch of that task, and task_merge merges it there."""
 
 
 class Mcp:
-    """The server, which costs 60 MB: it is made when the first request comes."""
+    """The MCP server. It costs 60 MB, so it is made for the first request."""
 
     def __init__(self, app: Router) -> None:
         self._app = app
@@ -87,7 +94,7 @@ class Mcp:
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
             on_list_tools=self._list, on_call_tool=self._call,
         )  # fmt: skip
-        # Host, Origin and token were judged by the guard before this.
+        # The guard in front of this server has checked Host, Origin and token.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
             server, stateless=True, security_settings=security, max_request_body_size=MAX_BODY
@@ -110,8 +117,9 @@ class Mcp:
         self, context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         request: Request = context.request  # type: ignore[assignment]
-        every = request.headers.get(TOOLS_HEADER) == "all"
-        return types.ListToolsResult(tools=self.tools.listed(owner=_is_owner(request), every=every))
+        lists_all = request.headers.get(TOOLS_HEADER) == "all"
+        tools = self.tools.list_tools(owner=_is_owner(request), every=lists_all)
+        return types.ListToolsResult(tools=tools)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
@@ -132,46 +140,45 @@ class Mcp:
             return _make_refusal(request.scope, error)
 
     def _list_other_tools(self, name: object, *, owner: bool) -> AnswerObject:
-        """The tools that are not listed, or one of all of them with its schema."""
+        """Return the tools outside the core set, or the tool of a name with its schema."""
         if name is not None:
-            listed = self.tools.get(str(name), owner=owner).listed
-            found: AnswerObject = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
-            return fit_answer(found, is_repeatable=False)
-        others = self.tools.others(owner=owner)
+            full_tool = self.tools.get(str(name), owner=owner).full
+            answer = full_tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+            return fit_answer(answer, is_repeatable=False)
+        others = self.tools.list_others(owner=owner)
         return {"tools": [_summarize_tool(tool) for tool in others]}
 
     def _find_called_tool(
         self, arguments: AnswerObject, *, owner: bool
     ) -> tuple[Tool, AnswerObject]:
-        given = arguments.get("arguments")
-        if not isinstance(given, dict | None):
+        """Return the tool that `tool_call` names, with its arguments; raises InvalidInput."""
+        tool_arguments = arguments.get("arguments")
+        if not isinstance(tool_arguments, dict | None):
             raise InvalidInput(f"`arguments` of {TOOL_CALL} must be an object.")
         tool = self.tools.get(str(arguments.get("name")), owner=owner)
         if tool.operation is None:
-            raise InvalidInput(f"{tool.name} is called directly.")
-        return tool, dict(given or {})
+            raise InvalidInput(f"{tool.name} must be called directly.")
+        return tool, dict(tool_arguments or {})
 
     async def _perform(
         self, context: ServerRequestContext, request: Request, tool: Tool, arguments: AnswerObject
     ) -> types.CallToolResult:
-        wanted = _AnswerPart(tool, arguments)
+        """Call the operation of a tool, and report progress until it has ended."""
+        part = _AnswerPart(tool, arguments)
         _add_directory(tool, arguments, request.headers.get(DIRECTORY_HEADER))
         services = self._app.services
         progress = Progress(context, services, tool, dict(arguments), request)
-        calling = asyncio.create_task(
-            _call_operation(
-                services, tool, _rename_for_operation(services, tool, arguments), request, wanted
-            )
-        )
+        values = _rename_for_operation(services, tool, arguments)
+        call = asyncio.create_task(_call_operation(services, tool, values, request, part))
         try:
-            await progress.tell_until(calling)
-            return calling.result()
+            await progress.report_until(call)
+            return call.result()
         finally:
-            calling.cancel()
+            call.cancel()
 
 
 class _AnswerPart:
-    """Which part of an answer is wanted, taken out of the arguments of a call."""
+    """The part of an answer that a call asks for; removes its arguments from those of the call."""
 
     def __init__(self, tool: Tool, arguments: AnswerObject) -> None:
         self.field: str | None = None
@@ -188,8 +195,8 @@ class _AnswerPart:
             limit = _read_number(arguments.get("limit"), "limit", ITEMS, 1, MOST_ITEMS)
             arguments["limit"] = limit
         elif tool.name == "run_tail":
-            given = arguments.pop("limit", None)
-            self.limit = _read_number(given, "limit", _MOST_EVENTS, 1, _MOST_EVENTS)
+            limit = arguments.pop("limit", None)
+            self.limit = _read_number(limit, "limit", _MAX_EVENTS, 1, _MAX_EVENTS)
 
 
 def _read_text(value: object, name: str) -> str | None:
@@ -199,14 +206,16 @@ def _read_text(value: object, name: str) -> str | None:
 
 
 def _read_number(value: object, name: str, default: int, least: int, most: int) -> int:
+    """Return an argument as a number; some clients send a number as text."""
     if value is None:
         return default
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    number = value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        number = int(value)
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        hint = None
         if name == "limit":
-            hint = "The cursor leads to further items."
-        else:
-            hint = None
+            hint = "Use the cursor for further items."
         raise InvalidInput(f"{name} must be a whole number from {least} to {most}.", hint=hint)
     return number
 
@@ -216,32 +225,32 @@ def _is_owner(request: HTTPConnection) -> bool:
 
 
 def _summarize_tool(tool: Tool) -> AnswerObject:
-    about = (tool.listed.description or "").partition(". ")[0]
-    return {"name": tool.name, "about": f"{about.rstrip('.')}."}
+    first_sentence = (tool.full.description or "").partition(". ")[0]
+    return {"name": tool.name, "about": f"{first_sentence.rstrip('.')}."}
 
 
-def _add_directory(tool: Tool, arguments: AnswerObject, here: str | None) -> None:
-    """Add the directory of the client where the tool takes one and none was given."""
-    if here is None:
+def _add_directory(tool: Tool, arguments: AnswerObject, directory: str | None) -> None:
+    """Add the directory of the client to a call that needs a directory and has none."""
+    if directory is None:
         return
     if tool.pattern or tool.name in IN_DIRECTORY:
-        arguments.setdefault(DIRECTORY, here)
+        arguments.setdefault(DIRECTORY, directory)
     elif tool.name in {"run_start", "schedule_create"} and isinstance(arguments.get("spec"), dict):
-        arguments["spec"] = {DIRECTORY: here, **arguments["spec"]}
+        arguments["spec"] = {DIRECTORY: directory, **arguments["spec"]}
 
 
 def _rename_for_operation(services: Service, tool: Tool, arguments: AnswerObject) -> AnswerObject:
     """Return the arguments of a tool by their names in its operation."""
     assert tool.operation is not None
-    new_names = RENAMED.get(tool.name, {})
-    asked = {new_names.get(name, name): value for name, value in arguments.items()}
-    asked |= SENT.get(tool.name, {})
+    new_names = RENAMED_ARGUMENTS.get(tool.name, {})
+    values = {new_names.get(name, name): value for name, value in arguments.items()}
+    values |= CONSTANT_ARGUMENTS.get(tool.name, {})
     if tool.pattern is None:
-        return asked
-    # A header of a request is no part of the pattern's specification.
+        return values
+    # A header such as the idempotency key is not part of the pattern's specification.
     names = header_arguments(tool.operation.bind(services))
-    own = {name: asked.pop(name) for name in names & asked.keys()}
-    return {**own, "pattern": tool.pattern.name, "spec": asked}
+    headers = {name: values.pop(name) for name in names & values.keys()}
+    return {**headers, "pattern": tool.pattern.name, "spec": values}
 
 
 async def _call_operation(
@@ -249,78 +258,91 @@ async def _call_operation(
     tool: Tool,
     arguments: AnswerObject,
     request: HTTPConnection,
-    wanted: _AnswerPart,
+    part: _AnswerPart,
 ) -> types.CallToolResult:
-    """Perform the operation of a tool, with the rights of whoever called the tool."""
+    """Perform the operation of a tool with the permissions of its caller."""
     assert tool.operation is not None
     operation = tool.operation
     binding = operation.bind(services)
     values = binding.arrange(arguments)
-    in_path = [source.name for source in binding.sources.values() if source.kind == "path"]
+    path_parameters = {}
+    for source in binding.sources.values():
+        if source.kind == "path":
+            path_parameters[source.name] = values[source.name]
     scope = {**request.scope, "method": operation.method, "path": operation.path}
-    scope["path_params"] = {name: values[name] for name in in_path}
-    answer = await operation.perform(HTTPConnection(scope), services, values)
-    is_failed = False
-    if isinstance(answer, EventStream):
-        told = await _read_events(services, tool, arguments, answer, wanted)
-    else:
-        answer = json.loads(binding.answer.dump_json(answer))
-        if isinstance(answer, dict):
-            shown = answer
-        else:
-            shown = {"items": answer}
-        # That a whole list is empty is an answer, that a field of something is not worth its words.
-        told = {name: without_empty(one, *_EMPTY) for name, one in shown.items() if one is not None}
-        if isinstance(spec := told.get("spec"), dict):
-            spec.pop("shell", None)  # the environment is of no use to an agent
-        if operation.method == "POST" and operation.path.endswith("/pr"):
-            is_failed = told["delivery"]["status"] == "failed"
+    scope["path_params"] = path_parameters
+    response = await operation.perform(HTTPConnection(scope), services, values)
+    if isinstance(response, EventStream):
+        answer = await _read_events(services, arguments, response, part)
+        if part.field is not None:
+            return _make_answer(read_part(answer, part.field, part.offset))
+        return _make_answer(answer)
+    answer = _without_empty_fields(json.loads(binding.answer.dump_json(response)))
     if tool.name == "pattern_get":
-        told["spec_schema"] = compact_schema(told["spec_schema"], {"shell"})
-    if wanted.field is not None:
-        return _make_answer(read_part(told, wanted.field, wanted.offset))
-    if tool.name in SLICED and wanted.limit is not None:
-        told = slice_list(told, SLICED[tool.name], wanted.limit, wanted.cursor)
-    if not isinstance(answer, EventStream):
-        told = fit_answer(shorten_rows(tool.name, told), is_repeatable=tool.is_read_only)
-    return _make_answer(told, failed=is_failed)
+        answer["spec_schema"] = compact_schema(answer["spec_schema"], {"shell"})
+    is_failed = False
+    if operation.method == "POST" and operation.path.endswith("/pr"):
+        is_failed = answer["delivery"]["status"] == "failed"
+    if part.field is not None:
+        return _make_answer(read_part(answer, part.field, part.offset))
+    if tool.name in SLICED and part.limit is not None:
+        answer = slice_list(answer, SLICED[tool.name], part.limit, part.cursor)
+    answer = fit_answer(shorten_rows(tool.name, answer), is_repeatable=tool.is_read_only)
+    return _make_answer(answer, failed=is_failed)
+
+
+def _without_empty_fields(response: Any) -> AnswerObject:
+    """Return a response as an object without what an agent has no use for."""
+    if not isinstance(response, dict):
+        response = {"items": response}
+    answer: AnswerObject = {}
+    for name, value in response.items():
+        if value is not None:
+            # An empty list at the top is an answer; inside of an item it only costs characters.
+            answer[name] = without_empty(value, *_EMPTY)
+    spec = answer.get("spec")
+    if isinstance(spec, dict):
+        # The environment of the client's shell.
+        spec.pop("shell", None)
+    return answer
 
 
 async def _read_events(
-    service: Service,
-    tool: Tool,
-    arguments: AnswerObject,
-    stream: EventStream[Any],
-    wanted: _AnswerPart,
+    service: Service, arguments: AnswerObject, stream: EventStream[Any], part: _AnswerPart
 ) -> AnswerObject:
-    """The events of a stream, the cursor behind the last of them (without any, as it was), whether
-    there are more, and whether more are still to come."""
+    """Return the events of a stream that fit, with the cursor after the last one.
+
+    `more` is whether there are more now, `running` whether more may come. Without any event the
+    cursor stays the same.
+    """
     cursor = str(arguments.get("last_event_id") or arguments.get("after") or "0")
-    # What comes after this moment is told by the next call: so it is asked first.
-    running = await _is_running(service, arguments)
-    data, is_complete = await stream.read(_MOST_OF_LOG)
+    # Before the events are read: those that come later are in the answer to the next call.
+    is_running = await _is_running(service, arguments)
+    data, is_complete = await stream.read(_MAX_LOG_BYTES)
     events = _parse_events(data)
-    if wanted.field is not None:
+    if part.field is not None:
         return {"events": [event for _, event in events]}
-    told = fit_events(events, cursor, wanted.limit)
-    more = bool(told["more"]) or not is_complete
-    return {**told, "more": more, "running": running}
+    answer = fit_events(events, cursor, part.limit)
+    has_more = bool(answer["more"]) or not is_complete
+    return {**answer, "more": has_more, "running": is_running}
 
 
 def _parse_events(data: bytes) -> list[tuple[str, AnswerObject]]:
-    """Server-sent events, each with its id."""
-    found: list[tuple[str, AnswerObject]] = []
+    """Return server-sent events, each with its id."""
+    events: list[tuple[str, AnswerObject]] = []
     for block in data.decode("utf-8", "replace").split("\n\n")[:-1]:
-        lines = (line.partition(": ") for line in block.splitlines())
-        fields = {name: value for name, _, value in lines}
+        fields = {}
+        for line in block.splitlines():
+            name, _, value = line.partition(": ")
+            fields[name] = value
         if "data" in fields:
             body = without_empty(json.loads(fields["data"]), *_EMPTY)
-            found.append((fields.get("id", ""), {"kind": fields.get("event"), **body}))
-    return found
+            events.append((fields.get("id", ""), {"kind": fields.get("event"), **body}))
+    return events
 
 
 async def _is_running(service: Service, arguments: AnswerObject) -> bool:
-    """Whether the task or run that is followed may still do something; without one, the daemon."""
+    """Return whether more events may come: the task or run, if one is named, is not at rest."""
     text = arguments.get("run_id") or arguments.get("task_id")
     if text is None:
         return True
@@ -329,18 +351,20 @@ async def _is_running(service: Service, arguments: AnswerObject) -> bool:
 
 
 def _make_refusal(scope: Scope, error: Exception) -> types.CallToolResult:
-    told = json.loads(bytes(response_to({**scope, "method": "MCP"}, error).body))["error"]
-    return _make_answer(" ".join(filter(None, (told["message"], told["hint"]))), failed=True)
+    """Return the answer for an exception: its message and its hint."""
+    response = response_to({**scope, "method": "MCP"}, error)
+    body = json.loads(bytes(response.body))["error"]
+    return _make_answer(" ".join(filter(None, (body["message"], body["hint"]))), failed=True)
 
 
-def _make_answer(found: Any, *, failed: bool = False) -> types.CallToolResult:
-    if isinstance(found, str):
-        text = found
+def _make_answer(answer: AnswerObject | str, *, failed: bool = False) -> types.CallToolResult:
+    structured_answer: AnswerObject | None = None
+    if isinstance(answer, str):
+        text = answer
     else:
-        text = json.dumps(found, ensure_ascii=False)
+        text = json.dumps(answer, ensure_ascii=False)
+        structured_answer = answer
     content: list[Any] = [types.TextContent(type="text", text=text)]
-    if isinstance(found, str):
-        structured = None
-    else:
-        structured = found
-    return types.CallToolResult(content=content, structured_content=structured, is_error=failed)
+    return types.CallToolResult(
+        content=content, structured_content=structured_answer, is_error=failed
+    )

@@ -1,7 +1,7 @@
-"""Answers that fit: an agent pays for every character, and clients refuse long answers.
+"""Answers of limited length, because an agent pays for each character and clients refuse long ones.
 
-Lists are short rows. A text or a list that is too long is cut, and `cut` names its field with the
-offset at which it goes on: the same call with that `field` and `offset` gives the next part.
+Lists have short rows. A text or a list that is too long is cut. `cut` then names its field, with
+the offset at which it continues: the same call with that `field` and `offset` gets the next part.
 """
 
 import json
@@ -11,37 +11,39 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput, NotFound
 
-# The most characters of an answer as JSON; what is cut is named in the difference to the first.
+# The most characters of an answer as JSON. A cut answer is shorter, to have room for `cut`.
 MOST = 20_000
 _ROOM = 15_500
 _PART = 15_000
-_MOST_CUT = 20
-# A longer path of a field is not named: it would cost more than it helps.
-_LONGEST_PATH = 120
-# Texts whose end matters most: what a command printed.
-_ENDS = frozenset({"log", "output"})
-# Of one event of a log, and the least room that is worth an item of a list.
-_MOST_OF_EVENT = 4_000
-_LEAST = 80
+_MAX_CUT = 20
+# Longer paths are not in `cut`: they would cost more than they help.
+_MAX_PATH = 120
+# Outputs of commands: the end of these texts matters most.
+_CUT_AT_BEGIN = frozenset({"log", "output"})
+_MAX_EVENT = 4_000
+# An item of a list is left out if there is less room for it.
+_MIN_ITEM = 80
 
 _REST = "Call the tool again with the same arguments and a field and offset of cut."
-_REST_ELSEWHERE = "task_get, run_get and the other tools that read give it by field and offset."
+_REST_ELSEWHERE = "Get the rest by field and offset, with task_get, run_get or another get tool."
 
 AnswerObject = dict[str, Any]
 
 
 def fit_answer(answer: AnswerObject, *, is_repeatable: bool = True) -> AnswerObject:
-    """The answer, with its longest parts cut if it is too long; `cut` says where each goes on."""
+    """Return an answer with its longest parts cut, if it is too long.
+
+    `is_repeatable` is whether the same call may be made again for the rest.
+    """
     if size_of(answer) <= MOST:
         return answer
     fitter = _Fitter()
-    fitted: AnswerObject = fitter.fit(answer, _ROOM, "")
-    return {**fitted, **fitter.about(is_repeatable=is_repeatable)}
+    short_answer: AnswerObject = fitter.fit(answer, _ROOM, "")
+    return {**short_answer, **fitter.describe_cuts(is_repeatable=is_repeatable)}
 
 
 def read_part(answer: AnswerObject, field: str, offset: int) -> AnswerObject:
-    """A part of one field of an answer, from an offset on: of a text, of a list, or of the JSON of
-    an object."""
+    """Return a part of a field, from an offset on: of a text, a list, or the JSON of an object."""
     value = _find_field(answer, field)
     if isinstance(value, list):
         return _read_items(value, field, offset)
@@ -52,59 +54,63 @@ def read_part(answer: AnswerObject, field: str, offset: int) -> AnswerObject:
     _require_inside(field, offset, len(text))
     part = _cut_text(text[offset:], _PART)
     end = offset + len(part)
+    result: AnswerObject = {"field": field, "text": part, "length": len(text)}
     if end < len(text):
-        more = {"next_offset": end}
-    else:
-        more = {}
-    return {"field": field, "text": part, "length": len(text), **more}
+        result["next_offset"] = end
+    return result
 
 
 def slice_list(answer: AnswerObject, name: str, limit: int, cursor: str | None) -> AnswerObject:
-    """One page of a list that its route answers as a whole, with the number of all items."""
+    """Return an answer with one page of its list, and the number of all items."""
     items = answer.get(name, [])
     if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
-        raise InvalidInput(f"cursor {cursor!r} is not one of this list; leave it out to begin.")
+        raise InvalidInput(
+            f"{cursor!r} is not a cursor of this list.", hint="Leave it out to get the first page."
+        )
     start = int(cursor or 0)
-    if start + limit < len(items):
-        more = {"next_cursor": str(start + limit)}
-    else:
-        more = {}
-    return {**answer, name: items[start : start + limit], "total": len(items), **more}
+    end = start + limit
+    page = {**answer, name: items[start:end], "total": len(items)}
+    if end < len(items):
+        page["next_cursor"] = str(end)
+    return page
 
 
 def fit_events(
     events: list[tuple[str, AnswerObject]], cursor: str, limit: int | None
 ) -> AnswerObject:
-    """As many events as fit, each with its longest texts cut, and the cursor behind the last."""
+    """Return the first events that fit, and the cursor after the last of them.
+
+    The longest texts of an event are cut. `cursor` is returned if there is no event.
+    """
     fitter = _Fitter()
-    shown = list[AnswerObject]()
+    first_events: list[AnswerObject] = []
     room = _ROOM
     for index, (position, event) in enumerate(events[:limit]):
-        fitted = fitter.fit(event, _MOST_OF_EVENT, f"/events/{index}")
-        room -= size_of(fitted) + 2
-        if room < 0 and shown:
+        short_event = fitter.fit(event, _MAX_EVENT, f"/events/{index}")
+        room -= size_of(short_event) + 2
+        if room < 0 and first_events:
             break
-        shown.append(fitted)
+        first_events.append(short_event)
         cursor = position or cursor
-    more = len(shown) < len(events)
-    return {"events": shown, "cursor": cursor, "more": more, **fitter.about()}
+    more = len(first_events) < len(events)
+    return {"events": first_events, "cursor": cursor, "more": more, **fitter.describe_cuts()}
 
 
 class _Fitter:
-    """Cuts values to a size, and notes what it cut."""
+    """Cuts values to a size, and records the cuts."""
 
     def __init__(self) -> None:
-        self._cut: list[AnswerObject] = []
+        self._cuts: list[AnswerObject] = []
 
-    def about(self, *, is_repeatable: bool = True) -> AnswerObject:
-        """What was cut, and how to get the rest; nothing if nothing was."""
-        if not self._cut:
+    def describe_cuts(self, *, is_repeatable: bool = True) -> AnswerObject:
+        """Return the fields that list the cuts and say how to get the rest; none without a cut."""
+        if not self._cuts:
             return {}
-        named = [one for one in self._cut if len(one["field"]) <= _LONGEST_PATH]
-        return {"cut": named[:_MOST_CUT], "rest": _REST if is_repeatable else _REST_ELSEWHERE}
+        cuts = [cut for cut in self._cuts if len(cut["field"]) <= _MAX_PATH]
+        return {"cut": cuts[:_MAX_CUT], "rest": _REST if is_repeatable else _REST_ELSEWHERE}
 
     def fit(self, value: Any, room: int, path: str) -> Any:
-        """The value in at most so many characters of JSON."""
+        """Return a value, cut to at most `room` characters of JSON; `path` is that of its field."""
         if size_of(value) <= room:
             return value
         if isinstance(value, list):
@@ -115,93 +121,95 @@ class _Fitter:
             text = value
         else:
             text = json.dumps(value)
-        if path.rpartition("/")[2] in _ENDS:
-            self._note(path, 0, len(text))
+        if path.rpartition("/")[2] in _CUT_AT_BEGIN:
+            self._record_cut(path, 0, len(text))
             return f"…{_cut_text(text[::-1], max(room - 1, 0))[::-1]}"
-        shown = _cut_text(text, max(room - 1, 0))
-        self._note(path, len(shown), len(text))
-        return f"{shown}…"
+        beginning = _cut_text(text, max(room - 1, 0))
+        self._record_cut(path, len(beginning), len(text))
+        return f"{beginning}…"
 
     def _fit_list(self, items: list[Any], room: int, path: str) -> list[Any]:
-        """The first items, none of which may take more than a quarter, if there are several."""
+        """Return the first items; of several, none may take more than a quarter of the room."""
         if len(items) == 1:
-            most = room - 2
+            max_item = room - 2
         else:
-            most = max(room // 4, room // len(items) - 2)
-        shown: list[Any] = []
-        left = room - 2
+            max_item = max(room // 4, room // len(items) - 2)
+        first_items: list[Any] = []
+        remaining = room - 2
         for index, item in enumerate(items):
-            size = min(size_of(item), most)
-            if left < size + 2 and left < _LEAST:
+            size = min(size_of(item), max_item)
+            if remaining < size + 2 and remaining < _MIN_ITEM:
                 break
-            shown.append(self.fit(item, min(size, left - 2), f"{path}/{index}"))
-            left -= size_of(shown[-1]) + 2
-        if len(shown) < len(items):
-            self._note(path, len(shown), len(items))
-        return shown
+            short_item = self.fit(item, min(size, remaining - 2), f"{path}/{index}")
+            first_items.append(short_item)
+            remaining -= size_of(short_item) + 2
+        if len(first_items) < len(items):
+            self._record_cut(path, len(first_items), len(items))
+        return first_items
 
     def _fit_object(self, fields: AnswerObject, room: int, path: str) -> AnswerObject:
-        """Every field, the small ones whole: what they leave is shared by the large ones."""
+        """Return all fields; small ones stay whole, large ones share the remaining room."""
         sizes = {name: size_of(value) for name, value in fields.items()}
-        keys = sum(size_of(name) + 4 for name in fields)
-        left = room - keys - 2
-        if left < max(_LEAST, 4 * len(fields)):
-            return self._first_fields(fields, room, path)
+        size_of_names = sum(size_of(name) + 4 for name in fields)
+        remaining = room - size_of_names - 2
+        if remaining < max(_MIN_ITEM, 4 * len(fields)):
+            return self._take_first_fields(fields, room, path)
         shares: dict[str, int] = {}
         for name in sorted(sizes, key=sizes.__getitem__):
-            shares[name] = min(sizes[name], left // (len(sizes) - len(shares)))
-            left -= shares[name]
-        return {
-            name: self.fit(value, shares[name], f"{path}/{_escape_key(name)}")
-            for name, value in fields.items()
-        }
+            fair_share = remaining // (len(sizes) - len(shares))
+            shares[name] = min(sizes[name], fair_share)
+            remaining -= shares[name]
+        short_fields = {}
+        for name, value in fields.items():
+            short_fields[name] = self.fit(value, shares[name], f"{path}/{_escape_key(name)}")
+        return short_fields
 
-    def _first_fields(self, fields: AnswerObject, room: int, path: str) -> AnswerObject:
-        """As many fields as there is room for; the whole object can be read as text."""
-        shown: AnswerObject = {}
+    def _take_first_fields(self, fields: AnswerObject, room: int, path: str) -> AnswerObject:
+        """Return the first fields that fit; the whole object can be read as text."""
+        first_fields: AnswerObject = {}
         for name, value in fields.items():
             room -= size_of({name: value}) + 2
             if room < 0:
                 break
-            shown[name] = value
-        self._note(path, 0, len(json.dumps(fields, ensure_ascii=False)))
-        return shown
+            first_fields[name] = value
+        self._record_cut(path, 0, size_of(fields))
+        return first_fields
 
-    def _note(self, path: str, offset: int, length: int) -> None:
-        self._cut.append({"field": path, "offset": offset, "length": length})
+    def _record_cut(self, path: str, offset: int, length: int) -> None:
+        self._cuts.append({"field": path, "offset": offset, "length": length})
 
 
 def size_of(value: Any) -> int:
-    """The characters of a value as JSON, as answers are written."""
+    """Return the number of characters of a value as JSON."""
     return len(json.dumps(value, ensure_ascii=False))
 
 
 def _cut_text(text: str, room: int) -> str:
-    """The longest beginning of a text that takes at most so many characters as JSON."""
-    shown = text[:room]
-    while shown and size_of(shown) > room:
-        # A control character takes six, a line break two.
-        shown = shown[: min(len(shown) - 1, len(shown) * room // size_of(shown))]
-    return shown
+    """Return the longest beginning of a text with at most `room` characters as JSON."""
+    beginning = text[:room]
+    while beginning and size_of(beginning) > room:
+        # JSON has six characters for a control character, two for a line break.
+        length = len(beginning) * room // size_of(beginning)
+        beginning = beginning[: min(len(beginning) - 1, length)]
+    return beginning
 
 
 def _read_items(items: list[Any], field: str, offset: int) -> AnswerObject:
     _require_inside(field, offset, len(items))
     fitter = _Fitter()
-    shown = list[Any]()
-    left = _PART
+    part: list[Any] = []
+    room = _PART
     for index, item in enumerate(items[offset:], offset):
-        fitted = fitter.fit(item, _MOST_OF_EVENT, f"{field}/{index}")
-        left -= size_of(fitted) + 2
-        if left < 0 and shown:
+        short_item = fitter.fit(item, _MAX_EVENT, f"{field}/{index}")
+        room -= size_of(short_item) + 2
+        if room < 0 and part:
             break
-        shown.append(fitted)
-    end = offset + len(shown)
+        part.append(short_item)
+    end = offset + len(part)
+    result: AnswerObject = {"field": field, "items": part, "length": len(items)}
     if end < len(items):
-        more = {"next_offset": end}
-    else:
-        more = {}
-    return {"field": field, "items": shown, "length": len(items), **more, **fitter.about()}
+        result["next_offset"] = end
+    return {**result, **fitter.describe_cuts()}
 
 
 def _require_inside(field: str, offset: int, length: int) -> None:
@@ -210,7 +218,7 @@ def _require_inside(field: str, offset: int, length: int) -> None:
 
 
 def _find_field(answer: AnswerObject, field: str) -> Any:
-    """The value at a path such as /attempts/0/reason (RFC 6901)."""
+    """Return the value at a path such as /attempts/0/reason (RFC 6901)."""
     value: Any = answer
     for name in field.removeprefix("/").split("/"):
         key = name.replace("~1", "/").replace("~0", "~")
@@ -219,8 +227,8 @@ def _find_field(answer: AnswerObject, field: str) -> Any:
         elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
             value = value[int(key)]
         else:
-            known = ", ".join(f"/{_escape_key(one)}" for one in list(answer)[:40])
-            raise NotFound(f"The answer has no field {field!r}.", hint=f"It has {known}.")
+            paths = ", ".join(f"/{_escape_key(name)}" for name in list(answer)[:40])
+            raise NotFound(f"The answer has no field {field!r}.", hint=f"It has {paths}.")
     return value
 
 
@@ -232,14 +240,16 @@ def _escape_key(name: str) -> str:
 
 
 def shorten_rows(tool: str, answer: AnswerObject, now: datetime | None = None) -> AnswerObject:
-    """The answer of a list with each item as a short row."""
+    """Return the answer of a list with each item as a short row."""
     if tool not in _ROWS:
         return answer
     name, shorten = _ROWS[tool]
     moment = now or datetime.now(UTC)
-    rows = [shorten(item, moment) for item in answer.get(name, [])]
-    kept = {key: value for key, value in answer.items() if key in {name, "next_cursor", "total"}}
-    return {**kept, name: rows}
+    short_answer: AnswerObject = {name: [shorten(item, moment) for item in answer.get(name, [])]}
+    for key in ("next_cursor", "total"):
+        if key in answer:
+            short_answer[key] = answer[key]
+    return short_answer
 
 
 def _shorten_work(work: Mapping[str, Any], now: datetime) -> AnswerObject:
@@ -292,14 +302,14 @@ def _drop_empty(row: AnswerObject) -> AnswerObject:
 
 
 def _shorten_text(text: str | None, most: int) -> str | None:
-    """The beginning of a text in at most so many bytes."""
+    """Return the beginning of a text with at most `most` bytes."""
     if text is None or len(text.encode()) <= most:
         return text
     return text.encode()[: most - 3].decode(errors="ignore") + "…"
 
 
 def _format_age(moment: str, now: datetime) -> str:
-    """How long ago something was, in one unit."""
+    """Return how long ago a moment was, in one unit."""
     seconds = max((now - datetime.fromisoformat(moment)).total_seconds(), 0)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -307,12 +317,12 @@ def _format_age(moment: str, now: datetime) -> str:
     return f"{seconds:.0f} s"
 
 
-def _end_of_path(path: str, longest: int) -> str:
-    """The end of a path, which tells more than its beginning."""
+def _end_of_path(path: str, most: int) -> str:
+    """Return the end of a path with at most `most` bytes."""
     data = path.encode()
-    if len(data) <= longest:
+    if len(data) <= most:
         return path
-    return "…" + data[3 - longest :].decode(errors="ignore")
+    return "…" + data[3 - most :].decode(errors="ignore")
 
 
 _ROWS: dict[str, tuple[str, Callable[[Mapping[str, Any], datetime], AnswerObject]]] = {

@@ -1,11 +1,12 @@
-"""Progress of a call that takes its time: each event of what it waits for, as one short line.
+"""Progress notifications of a long call: one short line for each event of the awaited work.
 
-The protocol wants the number to rise with every notification, so a total is told only where one is
-known: the iterations, steps or items of one run, or the number of tasks and runs that are awaited.
+The protocol requires that the number rises with every notification. The total is sent only where it
+is known: the iterations, steps or items of one run, or the number of awaited tasks and runs.
 """
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
 from typing import Any, cast
 
@@ -22,23 +23,25 @@ from kapelle.domain.text import make_title
 from kapelle.patterns.registry import load_built_in
 from kapelle.service import Service
 
-# Clients give up on calls that say nothing for long.
+# Clients give up on calls that are silent for long.
 _SILENCE_S = 5.0
-_MOST_NAMED = 200
-_LONGEST = 300
-# The least by which the number rises where the work itself made no step.
-_LEAST_STEP = 0.001
-# Facts of a run's progress that count something, each with the fact or the field of the pattern's
-# specification that holds its total; counted are those that have ended, or the one under way.
-_ENDED = (("ended", "items"), ("done", "milestones"))
-_UNDER_WAY = (("iteration", "max_iterations"), ("step", "steps"), ("cycle", "cycles"))
+_MAX_IDS = 200
+_MAX_MESSAGE = 300
+# The number rises by this much when the work itself has made no step.
+_MIN_STEP = 0.001
+# Facts in the progress of a run that count something, each with the fact, or the field of the
+# pattern's specification, that has its total: numbers of ended parts, and the number of the current
+# one.
+_COUNTS_OF_ENDED = (("ended", "items"), ("done", "milestones"))
+_CURRENT_NUMBERS = (("iteration", "max_iterations"), ("step", "steps"), ("cycle", "cycles"))
 _TASK_EVENTS = frozenset({"running", "waiting", "completed", "failed", "cancelled", "reported"})
 _VERDICTS = {"pass": "checks pass", "progress": "checks fail", "keep": "better, kept",
              "discard": "not better, discarded", "fail": "failed", "start": "start"}  # fmt: skip
+_PHASES = {"done": "goal reached", "not done": "goal not reached"}
 
 
 class Progress:
-    """What is told while a call goes on."""
+    """The progress of one call, sent to its client as notifications."""
 
     def __init__(
         self,
@@ -53,125 +56,132 @@ class Progress:
         self._tool = tool
         self._arguments = arguments
         self._request = request
-        self._is_wanted = bool((context.meta or {}).get("progress_token") is not None)
+        # A client that wants notifications sends a token with its call.
+        self._is_requested = bool((context.meta or {}).get("progress_token") is not None)
         self._works: dict[str, Task | Run] = {}
-        self._ended: set[str] = set()
+        self._ended_ids: set[str] = set()
+        # The number that was sent last, and the steps of the work, which it follows.
         self._value = 0.0
         self._units = 0.0
         self._total: float | None = None
         self._message = ""
-        self._began = time.monotonic()
+        self._start = time.monotonic()
 
-    async def tell_until(self, calling: asyncio.Task[Any]) -> None:
-        """Tell what happens until the call has ended."""
-        if not self._is_wanted:
-            await asyncio.wait([calling])
+    async def report_until(self, call: asyncio.Task[Any]) -> None:
+        """Report progress until the call has ended."""
+        if not self._is_requested:
+            await asyncio.wait([call])
             return
-        telling = asyncio.create_task(self._tell_events())
-        beating = asyncio.create_task(self._beat())
+        reports = asyncio.create_task(self._report_events())
+        heartbeat = asyncio.create_task(self._report_silence())
         try:
-            await asyncio.wait([calling])
+            await asyncio.wait([call])
         finally:
-            for one in (telling, beating):
-                one.cancel()
-            await asyncio.gather(telling, beating, return_exceptions=True)
+            reports.cancel()
+            heartbeat.cancel()
+            await asyncio.gather(reports, heartbeat, return_exceptions=True)
 
-    async def _beat(self) -> None:
-        """Say that the call goes on wherever nothing was told for some time."""
+    async def _report_silence(self) -> None:
+        """Report that the call continues whenever nothing was reported for some time."""
         while True:
-            before = self._value
+            value_before = self._value
             await asyncio.sleep(_SILENCE_S)
-            if self._value == before:
-                waited = f"{time.monotonic() - self._began:.0f} s"
-                if self._message:
-                    last = f"; last: {self._message}"
-                else:
-                    last = ""
-                await self._send(f"{self._tool.name}: waiting for {waited}{last}")
+            if self._value != value_before:
+                continue
+            text = f"{self._tool.name}: waiting for {time.monotonic() - self._start:.0f} s"
+            if self._message:
+                text = f"{text}; last: {self._message}"
+            await self._send(text)
 
-    async def _tell_events(self) -> None:
-        # What this caller may not see, or what is not there, is refused by the call itself.
+    async def _report_events(self) -> None:
+        # For ids that are unknown or forbidden, the call itself fails.
         with suppress(KapelleError):
             after = await self._service.events.last_seq()
-            await self._load()
+            await self._load_works()
             if not self._works:
                 return
-            events = self._service.events.stream(after, None, True)
-            async with aclosing(cast(Any, events)) as stream:
-                async for found in stream:
-                    for event in found:
-                        await self._tell(event)
+            event_stream = self._service.events.stream(after, None, True)
+            async with aclosing(cast(Any, event_stream)) as stream:
+                async for events in stream:
+                    for event in events:
+                        await self._report(event)
 
-    async def _load(self) -> None:
-        """Load what is awaited, and tell how it is at first."""
-        ids = self._awaited()
+    async def _load_works(self) -> None:
+        """Load the awaited tasks and runs, and report the state of each."""
+        ids = self._list_ids()
         caller = await attempt_too(self._request, self._service)
         await self._service.callers.require_own(caller, *ids, itself=True)
         for text in ids:
             work = await self._service.work.get(text)
             self._works[work.id] = work
             if work.status in FINAL | RUN_FINAL:
-                self._ended.add(work.id)
+                self._ended_ids.add(work.id)
         if len(self._works) > 1:
             self._total = float(len(self._works))
-            self._units = float(len(self._ended))
+            self._units = float(len(self._ended_ids))
         for work in self._works.values():
-            if isinstance(work, Run):
-                facts = work.progress
-            else:
-                facts = {}
+            facts = work.progress if isinstance(work, Run) else {}
             self._update_count(work, facts)
             place = _describe_place(facts, self._find_limit(work, facts))
-            words = ", ".join(one for one in (place, work.reason) if one)
-            await self._send_about(work, f"{work.status}: {words}" if words else str(work.status))
+            details = ", ".join(text for text in (place, work.reason) if text)
+            text = str(work.status)
+            if details:
+                text = f"{text}: {details}"
+            await self._send_about(work, text)
 
-    def _awaited(self) -> list[str]:
-        """The tasks and runs that the call is about."""
+    def _list_ids(self) -> list[str]:
+        """Return the ids of the tasks and runs for which the call waits."""
+        values: list[object] = []
         ids = self._arguments.get("ids")
         if isinstance(ids, list):
-            named = [*ids]
-        else:
-            named = []
-        named += [self._arguments[key] for key in ("task_id", "run_id") if key in self._arguments]
-        return [one for one in named if isinstance(one, str)][:_MOST_NAMED]
+            values += ids
+        for name in ("task_id", "run_id"):
+            values.append(self._arguments.get(name))
+        return [value for value in values if isinstance(value, str)][:_MAX_IDS]
 
-    async def _tell(self, event: Event) -> None:
+    async def _report(self, event: Event) -> None:
+        """Send a notification about an event of the awaited work, unless it says nothing."""
         work = self._works.get(event.task_id or "") or self._works.get(event.run_id or "")
-        if work is None or not (words := self._describe_event(work, event)):
+        if work is None:
             return
-        noun, _, what = event.kind.partition(".")
-        if work.id in {event.task_id, event.run_id} and noun in {"task", "run"}:
-            is_of_part = noun == "task" and isinstance(work, Run)
-            if what in FINAL and not is_of_part:
-                self._ended.add(work.id)
-                self._units = max(self._units, float(len(self._ended)))
-        await self._send_about(work, words)
+        text = self._describe_event(work, event)
+        if not text:
+            return
+        noun, _, verb = event.kind.partition(".")
+        # The end of a task inside an awaited run is not the end of the run.
+        is_about_part = noun == "task" and isinstance(work, Run)
+        is_own = work.id in {event.task_id, event.run_id} and noun in {"task", "run"}
+        if verb in FINAL and is_own and not is_about_part:
+            self._ended_ids.add(work.id)
+            self._units = max(self._units, float(len(self._ended_ids)))
+        await self._send_about(work, text)
 
     def _describe_event(self, work: Task | Run, event: Event) -> str:
-        """What an event says, in a line; empty for what tells nobody anything."""
-        noun, _, what = event.kind.partition(".")
+        """Return one line about an event, empty if it is of no interest."""
+        noun, _, verb = event.kind.partition(".")
         data = event.data
         if event.kind == "run.progress":
             self._update_count(work, data)
             return _describe_facts(data, self._find_limit(work, data))
-        if noun == "check" and what != "started":
-            return f"check {data.get('name')} {what}"
-        if noun == "task" and what in _TASK_EVENTS:
+        if noun == "check" and verb != "started":
+            return f"check {data.get('name')} {verb}"
+        if noun == "task" and verb in _TASK_EVENTS:
+            text = _add_reason(verb, data)
             if isinstance(work, Run):
-                part = f"{data.get('title') or 'a task'} "
-            else:
-                part = ""
-            return _add_reason(f"{part}{what}", data)
-        if noun == "run" and what not in {"created", "queued", "marked", "archived"}:
-            return _add_reason(what, data)
+                return f"{data.get('title') or 'a task'} {text}"
+            return text
+        if noun == "run" and verb not in {"created", "queued", "marked", "archived"}:
+            return _add_reason(verb, data)
         if event.kind == "attempt.warning":
             return str(data.get("text") or "")
         return ""
 
     def _find_limit(self, work: Task | Run, facts: dict[str, Any]) -> int | None:
-        """The most iterations, steps or cycles that a run makes."""
-        for name, total in _UNDER_WAY:
-            if facts.get(name) is None or not isinstance(work, Run):
+        """Return the maximum number of iterations, steps or cycles of a run, if it is known."""
+        if not isinstance(work, Run):
+            return None
+        for name, total in _CURRENT_NUMBERS:
+            if facts.get(name) is None:
                 continue
             default = _find_defaults(work.pattern).get(total)
             limit = facts.get(total) or work.spec.get(total) or default
@@ -181,99 +191,116 @@ class Progress:
         return None
 
     def _update_count(self, work: Task | Run, facts: dict[str, Any]) -> None:
-        """Take over how far a run is, where one run alone is awaited."""
+        """Update number and total from the progress of a run, if it alone is awaited."""
         if len(self._works) != 1:
             return
-        for name, total in _ENDED:
-            of = facts.get(total)
-            of = len(of) if isinstance(of, list) else of
-            if isinstance(facts.get(name), int) and isinstance(of, int) and of > 0:
-                self._units, self._total = float(facts[name]), float(of)
+        for name, total_name in _COUNTS_OF_ENDED:
+            count = facts.get(name)
+            total = facts.get(total_name)
+            if isinstance(total, list):
+                total = len(total)
+            if isinstance(count, int) and isinstance(total, int) and total > 0:
+                self._units = float(count)
+                self._total = float(total)
                 return
-        for name, _ in _UNDER_WAY:
-            if isinstance(facts.get(name), int):
+        for name, _ in _CURRENT_NUMBERS:
+            number = facts.get(name)
+            if isinstance(number, int):
                 is_over = facts.get("verdict") or facts.get("phase") in {"done", "not done"}
-                self._units = float(max(facts[name] - (0 if is_over else 1), 0))
+                if not is_over:
+                    # The current iteration does not count until it has ended.
+                    number = max(number - 1, 0)
+                self._units = float(number)
                 self._total = self._find_limit(work, facts)
                 return
 
-    async def _send_about(self, work: Task | Run, words: str) -> None:
+    async def _send_about(self, work: Task | Run, text: str) -> None:
         if len(self._works) > 1:
-            title = f"{make_title(work.title, 60)}: "
-        else:
-            title = ""
-        self._message = make_title(f"{title}{words}", _LONGEST)
+            text = f"{make_title(work.title, 60)}: {text}"
+        self._message = make_title(text, _MAX_MESSAGE)
         await self._send(self._message)
 
     async def _send(self, message: str) -> None:
-        # Of a run the total may be known later, so its number begins small.
-        is_counted = self._total or any(isinstance(one, Run) for one in self._works.values())
-        step = _LEAST_STEP if is_counted else 1.0
+        step = 1.0
+        # The total of a run may be known only later, so its number must begin small.
+        if self._total or any(isinstance(work, Run) for work in self._works.values()):
+            step = _MIN_STEP
         self._value = round(max(self._units, self._value + step), 3)
         await self._context.session.report_progress(self._value, self._total, message)
 
 
-def _add_reason(what: str, data: dict[str, Any]) -> str:
-    reason = data.get("reason")
+def _add_reason(verb: str, data: dict[str, Any]) -> str:
+    text = verb
     if data.get("verified") is False:
-        unverified = ", not verified"
-    else:
-        unverified = ""
-    if reason:
-        return f"{what}{unverified}: {reason}"
-    return f"{what}{unverified}"
+        text = f"{text}, not verified"
+    if data.get("reason"):
+        text = f"{text}: {data['reason']}"
+    return text
 
 
 def _describe_place(facts: dict[str, Any], limit: int | None) -> str:
-    """Where a run is: its iteration, step or cycle, of how many."""
-    for name, _ in _UNDER_WAY:
-        if facts.get(name) is not None:
-            of = f"/{limit}" if limit else ""
-            return f"{name} {facts[name]}{of}"
+    """Return the current iteration, step or cycle of a run, with the number of all."""
+    for name, _ in _CURRENT_NUMBERS:
+        if facts.get(name) is None:
+            continue
+        if limit:
+            return f"{name} {facts[name]}/{limit}"
+        return f"{name} {facts[name]}"
     return ""
 
 
 def _describe_facts(facts: dict[str, Any], limit: int | None) -> str:
-    """What a run says of its progress, such as `iteration 2/4: 3/3 subgoals ok, checks pass`."""
-    found: list[str] = []
+    """Return the progress of a run, such as `iteration 2/4: 3/3 subgoals ok, checks pass`."""
+    texts = [*_describe_results(facts), *_describe_values(facts)]
+    place = _describe_place(facts, limit)
+    text = ", ".join(texts)
+    if place and text:
+        return f"{place}: {text}"
+    return place or text
+
+
+def _describe_results(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield texts about subgoals, checks, the verdict, the phase and items."""
     if facts.get("planned") is not None:
-        found.append(f"{facts.get('merged', 0)}/{facts['planned']} subgoals ok")
+        yield f"{facts.get('merged', 0)}/{facts['planned']} subgoals ok"
     checks = facts.get("checks")
     if isinstance(checks, dict) and checks.get("of"):
-        found.append(
-            "checks pass"
-            if checks.get("passed") == checks["of"]
-            else f"{checks.get('passed')}/{checks['of']} checks pass"
-        )
+        if checks.get("passed") == checks["of"]:
+            yield "checks pass"
+        else:
+            yield f"{checks.get('passed')}/{checks['of']} checks pass"
     if facts.get("verdict") is not None:
-        found.append(_VERDICTS.get(str(facts["verdict"]), str(facts["verdict"])))
+        verdict = str(facts["verdict"])
+        yield _VERDICTS.get(verdict, verdict)
     if facts.get("phase") is not None:
-        named = {"done": "goal reached", "not done": "goal not reached"}
-        found.append(named.get(str(facts["phase"]), str(facts["phase"])))
+        phase = str(facts["phase"])
+        yield _PHASES.get(phase, phase)
     if facts.get("ended") is not None and facts.get("items") is not None:
-        found.append(f"{facts['ended']}/{facts['items']} items ended")
-        found += [f"{facts['failed']} failed"] if facts.get("failed") else []
-    if isinstance(subgoals := facts.get("subgoals"), list):
-        found.append(f"{len(subgoals)} subgoals")
+        yield f"{facts['ended']}/{facts['items']} items ended"
+        if facts.get("failed"):
+            yield f"{facts['failed']} failed"
+    subgoals = facts.get("subgoals")
+    if isinstance(subgoals, list):
+        yield f"{len(subgoals)} subgoals"
+
+
+def _describe_values(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield the facts that are shown as they are."""
     for name in ("doing", "score", "best", "problem", "lack", "reason"):
         value = facts.get(name)
         if isinstance(value, str):
-            found.append(value)
+            yield value
         elif isinstance(value, float | int) and not isinstance(value, bool):
-            found.append(f"{name} {value:.12g}")
-    known = ("candidates", "eligible", "winner", "round", "loop", "milestones")
-    found += [f"{name} {facts[name]}" for name in known if isinstance(facts.get(name), int)]
-    place = _describe_place(facts, limit)
-    words = ", ".join(found)
-    if place and words:
-        return f"{place}: {words}"
-    return place or words
+            yield f"{name} {value:.12g}"
+    for name in ("candidates", "eligible", "winner", "round", "loop", "milestones"):
+        if isinstance(facts.get(name), int):
+            yield f"{name} {facts[name]}"
 
 
-def _find_defaults(pattern: str) -> dict[str, Any]:
-    """The default of every field of a built-in pattern's specification."""
-    for known in load_built_in():
-        if known.name == pattern:
-            fields = known.spec_schema["properties"].items()
-            return {name: one.get("default") for name, one in fields}
+def _find_defaults(pattern_name: str) -> dict[str, Any]:
+    """Return the default of every field of a built-in pattern's specification."""
+    for pattern in load_built_in():
+        if pattern.name == pattern_name:
+            fields = pattern.spec_schema["properties"]
+            return {name: schema.get("default") for name, schema in fields.items()}
     return {}

@@ -1,13 +1,13 @@
-"""The tools: each is a route or a pattern, with a schema that an agent can afford to read.
+"""The MCP tools: each is an operation or a pattern, with a short schema.
 
-An agent pays for every listed tool in every session. So a core set is listed, and `tool_list` and
-`tool_call` lead to the others: they work in every client, for many clients never read the list of
-tools a second time.
+An agent pays for every listed tool in every session. So only a core set is listed, and `tool_list`
+and `tool_call` lead to the others. That works in every client; many clients read the list of tools
+only once.
 """
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,10 @@ TOOL_LIST = "tool_list"
 TOOL_CALL = "tool_call"
 INTEGRATIONS = "/api/v1/integrations/"
 DIRECTORY = "directory"
-# Lists have so many items by default, and at most so many: then every answer fits.
+# The default and the maximum number of items of a list, so that every answer fits.
 ITEMS = 20
 MOST_ITEMS = 50
-# Lists that their use case divides into pages, and those that are divided here, by their field.
+# Lists that their use case divides into pages, and lists that MCP divides, by their field.
 PAGED = frozenset({
     "task_list", "run_list", "schedule_list", "learning_search", "note_list", "search",
 })  # fmt: skip
@@ -38,28 +38,28 @@ SLICED = {
     "agent_list": "items", "lock_list": "items", "pattern_list": "items", "run_steps": "items",
     "template_list": "items", "question_list": "questions", "usage_get": "rows",
 }  # fmt: skip
-# Arguments of a tool that its route does not have: their schemas.
+# Schemas of arguments that a tool has and its operation does not.
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}
 _EVENTS_LIMIT = {"limit": {"type": "integer", "minimum": 1, "maximum": 1000}}
 _SLICE = {"limit": _LIMIT, "cursor": {"type": "string"}}
 REST = {
-    "field": {"type": "string", "description": "of `cut`"},
+    "field": {"type": "string", "description": "from `cut`"},
     "offset": {"type": "integer", "minimum": 0},
 }
-# Arguments that have another name here than in REST: the name in REST by the name here.
-RENAMED = {
+# Arguments with another name than in REST, with their name in REST.
+RENAMED_ARGUMENTS = {
     "task_list": {DIRECTORY: "repository"},
     "run_list": {DIRECTORY: "repository"},
 }
-# What is sent to a route whatever was asked for.
-SENT: dict[str, dict[str, Any]] = {
+# Arguments that an operation always gets, whatever the call has.
+CONSTANT_ARGUMENTS: dict[str, dict[str, Any]] = {
     "task_logs": {"follow": "false"},
     "run_tail": {"follow": "false"},
     "learning_search": {"status": "kept"},
     "task_list": {"light": "true"},
     "run_list": {"light": "true"},
 }
-# The tools that take the directory in which a client works, if it says so.
+# Tools that by default use the directory in which the client works.
 IN_DIRECTORY = frozenset({
     "task_create", "pattern_list", "pattern_get", "agent_list", "learning_search",
     "learning_report", "doctor",
@@ -71,7 +71,7 @@ _CORE = (
     "run_list", "run_tail", "run_diff", "run_merge", "run_cancel", "pattern_list", "pattern_get",
     "question_list", "question_answer", TOOL_LIST, TOOL_CALL,
 )  # fmt: skip
-# For an attempt: work for others, questions, notes, learnings, and its own result.
+# The core set of an attempt: child tasks, questions, notes, learnings, and its own result.
 _CORE_OF_ATTEMPTS = (
     "task_create", "task_get", "task_list", "task_logs", "task_diff", "task_merge", "task_cancel",
     "wait", "run_start", "run_get", "run_merge", "pattern_get", "question_ask", "question_wait",
@@ -79,17 +79,21 @@ _CORE_OF_ATTEMPTS = (
     "learning_report", "task_report", "task_finish", TOOL_LIST, TOOL_CALL,
 )  # fmt: skip
 
-# Parts of a schema that cost words and tell an agent nothing: a limit is named when it is exceeded.
-_LEFT_OUT = {
+# Keywords of a schema that cost tokens and do not help an agent. The limit of a length is in the
+# error of a call that exceeds it.
+_OMITTED_KEYWORDS = {
     "title", "x-cli", "default", "format", "pattern", "properties", "$defs", "additionalProperties",
     "minLength", "maxLength", "maxItems", "maxProperties", "propertyNames", "exclusiveMinimum",
 }  # fmt: skip
-_MANY = 10_000
-# Fields of every pattern that are listed with its tool; pattern_get tells the others.
-_OFTEN = {"directory", "title", "agent", "model", "base", "budget_usd", "project", "deliver"}
-_SELDOM = PatternSpec.model_fields.keys() - _OFTEN
-# Fields that are left out where only the core set is listed; tool_list tells them by name.
-_BESIDES_CORE = {
+# A larger maximum is omitted, too: no agent comes near it.
+_LARGE_MAXIMUM = 10_000
+# Common fields of patterns that the tools list; pattern_get has the others.
+_FREQUENT_FIELDS = {
+    "directory", "title", "agent", "model", "base", "budget_usd", "project", "deliver",
+}  # fmt: skip
+_RARE_FIELDS = PatternSpec.model_fields.keys() - _FREQUENT_FIELDS
+# Fields that the core set does not list; tool_list with the name of the tool does.
+_FIELDS_OUTSIDE_CORE = {
     "task_create": {
         "idempotency_key", "fallback_agents", "system_prompt", "env", "workspace", "prove",
         "interactive", "deps_policy", "fork_session", "max_turns", "tools", "retry", "mcp",
@@ -110,51 +114,51 @@ _BESIDES_CORE = {
     "task_merge": {"verify", "style", "message"},
     "run_merge": {"verify", "style", "message"},
 }  # fmt: skip
-_MORE = "More arguments: tool_list with name."
-# What is announced of an answer: that with which a client goes on. All would cost too much.
+_MORE_ARGUMENTS = "More arguments: tool_list with name."
+# Output schemas: only the fields that a client needs for its next call. All would cost too much.
 _WORK = {"id": {"type": "string"}, "status": {"type": "string"}}
 _EVENTS = {"events": {"type": "array"}, "cursor": {"type": "string"}}
-_GIVES = {
+_ANSWER_FIELDS = {
     **dict.fromkeys(("task_create", "task_get", "run_start", "run_get"), _WORK),
     **dict.fromkeys(("task_logs", "run_tail"), _EVENTS),
     "wait": {"resting": {"type": "array"}, "pending": {"type": "array"}},
 }
-# What a tool's description says besides that of its use case.
-_BESIDES = {
-    "task_create": "Say in checks how to see that it is done.",
-    "task_logs": "Go on with last_event_id = cursor.",
+# Sentences that a tool adds to the description of its use case.
+_ADDITIONS = {
+    "task_create": "Give checks that verify the work.",
+    "task_logs": "Continue with last_event_id = cursor.",
     "run_start": "For patterns without a tool of their own; pattern_get has the schema of spec.",
-    "run_tail": "Go on with after = cursor.",
-    "question_ask": "While its status is open, call question_wait.",
+    "run_tail": "Continue with after = cursor.",
+    "question_ask": "While the status is open, call question_wait.",
 }
-# Descriptions that do not fit a program: a list here is light, whatever the route's is.
-_INSTEAD = {
-    "pattern_list": "The names of the patterns with a line about each; pattern_get has the schema.",
+# Descriptions in place of those of the use case, because the answer of the tool is shorter.
+_REPLACEMENTS = {
+    "pattern_list": "List the patterns with a line about each; pattern_get returns the schema.",
 }
 _DESTRUCTIVE = {
     "task_cancel", "task_retry", "run_cancel", "schedule_cancel", "note_delete", TOOL_CALL,
 }  # fmt: skip
 _ABOUT_TOOLS = {
-    TOOL_LIST: "The tools that are not listed, with a line about each; with name the schema of one",
-    TOOL_CALL: "Call any tool of tool_list by its name",
+    TOOL_LIST: "List more tools with a line about each; with name, return the schema of one",
+    TOOL_CALL: "Call a tool of tool_list by its name",
 }
 _NAME = {"type": "string"}
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: its operation, or none for those that lead to other tools."""
+    """A tool with its operation; `tool_list` and `tool_call` have none."""
 
     name: str
     operation: Operation | None
     pattern: Pattern | None
-    listed: types.Tool  # with every field
+    full: types.Tool  # with every field
     core: types.Tool  # with the fields of the core set
-    arguments: frozenset[str]  # the names of all that it takes
+    arguments: frozenset[str]  # the names of all arguments
 
     @property
     def is_read_only(self) -> bool:
-        return bool(self.listed.annotations and self.listed.annotations.read_only_hint)
+        return bool(self.full.annotations and self.full.annotations.read_only_hint)
 
     @property
     def is_for_attempts(self) -> bool:
@@ -164,64 +168,71 @@ class Tool:
         """Raise InvalidInput for the first argument that the tool does not have."""
         for name in arguments:
             if name not in self.arguments:
-                meant = suggest_name(name, self.arguments)
-                others = ", ".join(sorted(self.arguments)) or "none"
+                suggestion = suggest_name(name, self.arguments)
+                names = ", ".join(sorted(self.arguments)) or "none"
                 raise InvalidInput(
                     f"{self.name} has no argument {name!r}.",
-                    hint=meant or f"Its arguments: {others}.",
+                    hint=suggestion or f"Its arguments: {names}.",
                 )
 
 
 class Tools:
-    """Every tool by its name, and which of them are listed."""
+    """All tools by their names, and the lists of them."""
 
     def __init__(self, app: Router) -> None:
         self._app = app
-        operations = {one.tool: one for one in app.every() if one.tool}
-        bindings = {name: one.bind(app.services) for name, one in operations.items()}
-        # Fields that every specification has are described with the first tool alone.
-        first = _describe_arguments(bindings["task_create"])
-        shared = compact_schema(first, ())["properties"]
-        self.by_name = {
-            name: _make_operation_tool(one, bindings[name], app.services)
-            for name, one in operations.items()
+        operations = {
+            operation.tool: operation for operation in app.list_operations() if operation.tool
         }
+        self.by_name: dict[str, Tool] = {}
+        for name, operation in operations.items():
+            binding = operation.bind(app.services)
+            self.by_name[name] = _make_operation_tool(operation, binding, app.services)
+        # Fields that all specifications have are described only with the first tool.
+        task_binding = operations["task_create"].bind(app.services)
+        task_fields = compact_schema(_describe_arguments(task_binding), ())["properties"]
         start = operations["run_start"]
         for pattern in load_built_in():
-            tool = _make_pattern_tool(start, bindings[start.tool], pattern, shared)
+            tool = _make_pattern_tool(start, start.bind(app.services), pattern, task_fields)
             self.by_name[tool.name] = tool
         self.by_name[TOOL_LIST] = _make_tool_of_tools(TOOL_LIST, {"name": _NAME}, [])
-        given = {"name": _NAME, "arguments": {"type": "object"}}
-        self.by_name[TOOL_CALL] = _make_tool_of_tools(TOOL_CALL, given, ["name"])
+        call_arguments = {"name": _NAME, "arguments": {"type": "object"}}
+        self.by_name[TOOL_CALL] = _make_tool_of_tools(TOOL_CALL, call_arguments, ["name"])
 
     def get(self, name: str, *, owner: bool) -> Tool:
-        """The tool of a name; raises InvalidInput."""
-        if (tool := self.by_name.get(name)) is not None:
+        """Return the tool of a name; raises InvalidInput."""
+        tool = self.by_name.get(name)
+        if tool is not None:
             return tool
-        known = [one.name for one in self.usable(owner=owner)]
-        hint = suggest_name(name, known) or f"{TOOL_LIST} and tools/list name them."
+        names = [tool.name for tool in self.list_usable(owner=owner)]
+        hint = suggest_name(name, names) or f"Call {TOOL_LIST} for the names of the tools."
         raise InvalidInput(f"There is no tool {name}.", hint=hint)
 
-    def usable(self, *, owner: bool) -> list[Tool]:
-        """The tools that a caller may use; those of integrations only if they are configured."""
-        configured = {INTEGRATIONS + one for one in self._app.services.integrations.configured()}
-        allowed = [tool for tool in self.by_name.values() if owner or tool.is_for_attempts]
-        return [
-            tool for tool in allowed if _path_of(tool) in configured or not _is_integration(tool)
-        ]
+    def list_usable(self, *, owner: bool) -> list[Tool]:
+        """Return the tools that a caller may use; those of an integration only if configured."""
+        integrations = self._app.services.integrations.list_configured()
+        configured_paths = {INTEGRATIONS + name for name in integrations}
+        tools = []
+        for tool in self.by_name.values():
+            if not owner and not tool.is_for_attempts:
+                continue
+            if _is_integration(tool) and _path_of(tool) not in configured_paths:
+                continue
+            tools.append(tool)
+        return tools
 
-    def listed(self, *, owner: bool, every: bool) -> list[types.Tool]:
-        """What tools/list answers: the core set with what is configured, or every tool."""
-        usable = self.usable(owner=owner)
+    def list_tools(self, *, owner: bool, every: bool) -> list[types.Tool]:
+        """Return the answer to tools/list: the core set and configured integrations, or all."""
+        usable_tools = self.list_usable(owner=owner)
         if every:
-            return [tool.listed for tool in usable if tool.operation is not None]
+            return [tool.full for tool in usable_tools if tool.operation is not None]
         core = _CORE if owner else _CORE_OF_ATTEMPTS
-        return [tool.core for tool in usable if tool.name in core or _is_integration(tool)]
+        return [tool.core for tool in usable_tools if tool.name in core or _is_integration(tool)]
 
-    def others(self, *, owner: bool) -> list[Tool]:
-        """The tools that the core set leaves out."""
-        named = {one.name for one in self.listed(owner=owner, every=False)}
-        return [tool for tool in self.usable(owner=owner) if tool.name not in named]
+    def list_others(self, *, owner: bool) -> list[Tool]:
+        """Return the usable tools outside the core set."""
+        core_names = {tool.name for tool in self.list_tools(owner=owner, every=False)}
+        return [tool for tool in self.list_usable(owner=owner) if tool.name not in core_names]
 
 
 def _path_of(tool: Tool) -> str:
@@ -229,30 +240,30 @@ def _path_of(tool: Tool) -> str:
 
 
 def _is_integration(tool: Tool) -> bool:
-    """Whether a tool asks a service outside."""
+    """Return whether a tool queries another system."""
     return _path_of(tool).startswith(INTEGRATIONS)
 
 
 def _make_operation_tool(operation: Operation, binding: Binding, services: Service) -> Tool:
     name = operation.tool
     schema = _describe_arguments(binding)
-    names = frozenset(schema["properties"]) | RENAMED.get(name, {}).keys()
-    about = _INSTEAD.get(name) or inspect.getdoc(operation.use_case(services)) or ""
-    return _make_tool(name, operation, None, about, schema, names)
+    arguments = frozenset(schema["properties"]) | RENAMED_ARGUMENTS.get(name, {}).keys()
+    about = _REPLACEMENTS.get(name) or inspect.getdoc(operation.use_case(services)) or ""
+    return _make_tool(name, operation, None, about, schema, arguments)
 
 
 def _make_pattern_tool(
-    operation: Operation, binding: Binding, pattern: Pattern, shared: Mapping[str, Any]
+    operation: Operation, binding: Binding, pattern: Pattern, task_fields: Mapping[str, Any]
 ) -> Tool:
     """Return the tool that starts a run of a pattern.
 
-    It takes the fields of the pattern's specification, those that tasks have as well without a
-    description.
+    Its arguments are the fields of the pattern's specification. Fields that tasks have as well have
+    no description here.
     """
     name = f"{pattern.name.replace('-', '_')}_start"
-    names = frozenset(pattern.spec_schema["properties"]) | header_arguments(binding)
     schema = pattern.spec_schema
-    return _make_tool(name, operation, pattern, pattern.summary, schema, names, shared)
+    arguments = frozenset(schema["properties"]) | header_arguments(binding)
+    return _make_tool(name, operation, pattern, pattern.summary, schema, arguments, task_fields)
 
 
 def header_arguments(binding: Binding) -> set[str]:
@@ -260,8 +271,8 @@ def header_arguments(binding: Binding) -> set[str]:
     return {source.name.replace("-", "_") for source in binding.sources.values()}
 
 
-def _make_tool_of_tools(name: str, properties: dict[str, Any], required: list[str]) -> Tool:
-    schema = {"type": "object", "properties": properties, "required": required}
+def _make_tool_of_tools(name: str, properties: dict[str, Any], required_names: list[str]) -> Tool:
+    schema = {"type": "object", "properties": properties, "required": required_names}
     return _make_tool(name, None, None, f"{_ABOUT_TOOLS[name]}.", schema, frozenset(properties))
 
 
@@ -271,122 +282,154 @@ def _make_tool(
     pattern: Pattern | None,
     about: str,
     schema: Mapping[str, Any],
-    names: frozenset[str],
-    shared: Mapping[str, Any] | None = None,
+    arguments: frozenset[str],
+    task_fields: Mapping[str, Any] | None = None,
 ) -> Tool:
-    reads = (
-        operation is None or operation.method == "GET" or operation.path.startswith(INTEGRATIONS)
-    )
-    reads = reads and name != TOOL_CALL
-    hidden = {"shell", *SENT.get(name, ()), *RENAMED.get(name, {}).values()}
+    """Return a tool with its two descriptions: with all fields, and with those of the core set."""
+    is_read_only = _is_read_only(name, operation)
+    new_names = RENAMED_ARGUMENTS.get(name, {})
+    hidden_names = {"shell", *CONSTANT_ARGUMENTS.get(name, ()), *new_names.values()}
     if pattern:
-        hidden |= _SELDOM
-    compact = compact_schema(schema, hidden)
+        hidden_names |= _RARE_FIELDS
+    compact = compact_schema(schema, hidden_names)
     properties = compact["properties"]
-    properties |= {new: {"type": "string"} for new in RENAMED.get(name, ())}
-    if name in SLICED:
-        properties |= _SLICE
-    elif name in PAGED:
-        properties["limit"] = _LIMIT
-    elif name == "run_tail":
-        properties |= _EVENTS_LIMIT
-    if reads and operation is not None:
+    properties |= {new_name: {"type": "string"} for new_name in new_names}
+    properties |= _part_arguments(name)
+    if is_read_only and operation is not None:
         properties |= REST
-    if shared:
-        compact = _drop_known_descriptions(compact, shared)
-    seldom = _BESIDES_CORE.get(name, set())
-    few = {field: one for field, one in compact["properties"].items() if field not in seldom}
-    words = f"{' '.join(about.split())} {_BESIDES.get(name, '')}".strip()
-    listed = _describe_tool(name, words, compact, operation, reads)
-    core = _describe_tool(
-        name, f"{words} {_MORE}", {**compact, "properties": few}, operation, reads
-    )
-    return Tool(
-        name, operation, pattern, listed, core if seldom else listed, names | set(properties)
-    )
+    if task_fields:
+        compact = _drop_task_descriptions(compact, task_fields)
+    text = f"{' '.join(about.split())} {_ADDITIONS.get(name, '')}".strip()
+    full = _describe_tool(name, text, compact, operation, is_read_only)
+    core = full
+    omitted_names = _FIELDS_OUTSIDE_CORE.get(name)
+    if omitted_names:
+        few = {n: one for n, one in compact["properties"].items() if n not in omitted_names}
+        core_schema = {**compact, "properties": few}
+        core_text = f"{text} {_MORE_ARGUMENTS}"
+        core = _describe_tool(name, core_text, core_schema, operation, is_read_only)
+    return Tool(name, operation, pattern, full, core, arguments | set(properties))
+
+
+def _is_read_only(name: str, operation: Operation | None) -> bool:
+    if name == TOOL_CALL:
+        return False
+    return operation is None or operation.method == "GET" or operation.path.startswith(INTEGRATIONS)
+
+
+def _part_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of a tool that select a part of its answer."""
+    if name in SLICED:
+        return _SLICE
+    if name in PAGED:
+        return {"limit": _LIMIT}
+    if name == "run_tail":
+        return _EVENTS_LIMIT
+    return {}
 
 
 def _describe_tool(
-    name: str, about: str, schema: dict[str, Any], operation: Operation | None, reads: bool
+    name: str, about: str, schema: dict[str, Any], operation: Operation | None, is_read_only: bool
 ) -> types.Tool:
-    gives = _GIVES.get(name)
-    is_elsewhere = operation is not None and operation.path.startswith(INTEGRATIONS)
+    output_schema = None
+    if name in _ANSWER_FIELDS:
+        output_schema = {"type": "object", "properties": _ANSWER_FIELDS[name]}
+    # An integration, or the forge of a pull request.
+    calls_others = operation is not None and (
+        operation.path.startswith(INTEGRATIONS) or operation.path.endswith("/pr")
+    )
     return types.Tool(
         name=name,
         description=about,
         input_schema=schema,
-        output_schema={"type": "object", "properties": gives} if gives else None,
+        output_schema=output_schema,
         annotations=types.ToolAnnotations(
-            # Hints that hold by default, or follow from another one, are left out.
-            read_only_hint=reads or None,
-            destructive_hint=None if reads else name in _DESTRUCTIVE,
-            open_world_hint=is_elsewhere
-            or (operation is not None and operation.path.endswith("/pr")),
+            # Hints that are the default, or follow from another hint, are left out.
+            read_only_hint=is_read_only or None,
+            destructive_hint=None if is_read_only else name in _DESTRUCTIVE,
+            open_world_hint=calls_others,
         ),
     )
 
 
-def compact_schema(schema: Mapping[str, Any], hidden: Any) -> dict[str, Any]:
-    """A schema as it is listed: short, without the fields that are hidden."""
-    given = schema.get("properties", {}).items()
-    properties = {field: one for field, one in given if field not in hidden}
-    # A client that says where it is need not say it with every call.
-    required = [field for field in schema.get("required", []) if field != DIRECTORY]
-    short = {"type": "object", "properties": properties, "required": required}
+def compact_schema(schema: Mapping[str, Any], hidden_names: Collection[str]) -> dict[str, Any]:
+    """Return a short schema without the hidden fields."""
+    properties = {}
+    for name, field_schema in schema.get("properties", {}).items():
+        if name not in hidden_names:
+            properties[name] = field_schema
+    # A client may give its directory with a header instead of each call.
+    required_names = [name for name in schema.get("required", []) if name != DIRECTORY]
+    short = {"type": "object", "properties": properties, "required": required_names}
     compact: dict[str, Any] = _compact_value(short, schema.get("$defs", {}))
     return {**compact, "properties": compact.get("properties", {})}
 
 
-def _drop_known_descriptions(compact: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without what was described with the first tool: those fields, and checks."""
-    for field, one in compact["properties"].items():
-        if one == shared.get(field):
-            del one["description"]
-    check = json.dumps(shared["checks"]["items"])
-    found: dict[str, Any] = json.loads(json.dumps(compact).replace(check, '{"type": "string"}'))
-    return found
+def _drop_task_descriptions(
+    compact: dict[str, Any], task_fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a schema without what `task_create` describes: its fields, and the form of checks."""
+    for name, field_schema in compact["properties"].items():
+        if field_schema == task_fields.get(name):
+            del field_schema["description"]
+    # A check has a dozen fields and is part of several fields, at any depth. So its schema is
+    # replaced in the text of the whole: here a check is just a command.
+    check = json.dumps(task_fields["checks"]["items"])
+    text = json.dumps(compact).replace(check, '{"type": "string"}')
+    short: dict[str, Any] = json.loads(text)
+    return short
 
 
 def _describe_arguments(binding: Binding) -> dict[str, Any]:
-    """Return the schema of path, query, headers and body as that of one object."""
+    """Return one schema for path, query, headers and body."""
     schema = binding.values.model_json_schema()
-    parts = {name.replace("-", "_"): one for name, one in schema.get("properties", {}).items()}
-    required = [name for name in schema.get("required", ()) if name != binding.model_parameter]
+    properties = {}
+    for name, field_schema in schema.get("properties", {}).items():
+        properties[name.replace("-", "_")] = field_schema
+    required_names = [
+        name for name in schema.get("required", ()) if name != binding.model_parameter
+    ]
     if binding.model_parameter:
-        model = _resolve_schema(parts.pop(binding.model_parameter), schema["$defs"])
-        parts |= model["properties"]
-        required += model.get("required", ())
-    return {**schema, "properties": parts, "required": required}
+        model = _resolve_schema(properties.pop(binding.model_parameter), schema["$defs"])
+        properties |= model["properties"]
+        if binding.model_parameter in required_names:
+            required_names.remove(binding.model_parameter)
+        required_names += model.get("required", ())
+    return {**schema, "properties": properties, "required": required_names}
 
 
 def _resolve_schema(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema itself, where a reference or "this or null" stands for it."""
+    """Return the schema behind a reference, or behind "this or null"."""
     if "$ref" in schema:
-        named: dict[str, Any] = defs[schema["$ref"].rpartition("/")[2]]
-        return _resolve_schema(named, defs)
-    choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+        target: dict[str, Any] = defs[schema["$ref"].rpartition("/")[2]]
+        return _resolve_schema(target, defs)
+    choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
     if len(choices) == 1:
         return _resolve_schema(choices[0], defs)
     return schema
 
 
 def _compact_value(schema: Any, defs: Mapping[str, Any]) -> Any:
-    """A schema without what an agent has no use for, in which every reference is resolved."""
+    """Return a schema, or any part of one, short and without references."""
     if isinstance(schema, list):
-        return [_compact_value(one, defs) for one in schema]
+        return [_compact_value(part, defs) for part in schema]
     if not isinstance(schema, dict):
         return schema
+    full = dict(_resolve_schema(schema, defs))
     if schema.get("description"):
-        about = {"description": schema["description"]}
-    else:
-        about = {}
-    found = {**_resolve_schema(schema, defs), **about}
-    named = {name: _compact_value(one, defs) for name, one in found.get("properties", {}).items()}
-    kept = {
-        name: _compact_value(value, defs)
-        for name, value in found.items()
-        if name not in _LEFT_OUT and value is not None and value != "" and value != []
-        # A limit that nobody comes near needs no words.
-        if name != "maximum" or value < _MANY
+        # The description beside a reference is about this field, that behind it about the type.
+        full["description"] = schema["description"]
+    compact: dict[str, Any] = {}
+    for keyword, value in full.items():
+        if keyword in _OMITTED_KEYWORDS or value is None or value in ("", []):
+            continue
+        if keyword == "maximum" and value >= _LARGE_MAXIMUM:
+            continue
+        compact[keyword] = _compact_value(value, defs)
+    properties = {
+        name: _compact_value(field_schema, defs)
+        for name, field_schema in full.get("properties", {}).items()
     }
-    return {**kept, **({"properties": named} if named else {})}
+    if properties:
+        compact["properties"] = properties
+    return compact

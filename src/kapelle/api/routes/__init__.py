@@ -8,10 +8,10 @@ as a tool of MCP: a new tool is one more operation with a `tool`.
 from typing import Any
 
 from kapelle.api.operations import Operation
+from kapelle.api.routes.logins import Logins
 from kapelle.api.routes.streams import Streams
 from kapelle.api.routes.terminals import TerminalSockets
 from kapelle.api.security import anybody, attempt_too, below_only, own_or_below, owner_only
-from kapelle.api.sessions import Logins
 from kapelle.api.sse import STREAM
 
 _NOTHING = {"description": "Successful Response"}
@@ -39,41 +39,41 @@ _SCHEDULE = "/schedules/{schedule_id}"
 def _changes(kind: str) -> tuple[Operation, ...]:
     """Return the operations on what a task or a run changed."""
     path = f"/{kind}s/{{{kind}_id}}"
-    fixed = {"kind": kind}
+    constants = {"kind": kind}
     names = {"work_id": f"{kind}_id"}
     patch = {"description": "A patch for git apply", "content": {"text/x-diff": {}}}
     return (
         Operation(
-            "GET", f"{path}/diff", own_or_below, lambda s: s.work.diff, fixed=fixed,
+            "GET", f"{path}/diff", own_or_below, lambda s: s.changes.diff, constants=constants,
             path_names=names, tool=f"{kind}_diff",
         ),
         Operation(
-            "GET", f"{path}/patch", own_or_below, lambda s: s.work.patch, response=patch,
-            fixed=fixed, path_names=names,
+            "GET", f"{path}/patch", own_or_below, lambda s: s.changes.patch, response=patch,
+            constants=constants, path_names=names,
         ),
         Operation(
-            "POST", f"{path}/merge", below_only, lambda s: s.work.merge, fixed=fixed,
+            "POST", f"{path}/merge", below_only, lambda s: s.changes.merge, constants=constants,
             path_names=names, tool=f"{kind}_merge",
         ),
         Operation(
-            "POST", f"{path}/pr", owner_only, lambda s: s.work.open_pull_request, tool=f"{kind}_pr",
-            fixed=fixed, path_names=names,
+            "POST", f"{path}/pr", owner_only, lambda s: s.changes.open_pull_request,
+            constants=constants, path_names=names, tool=f"{kind}_pr",
         ),
         Operation(
-            "GET", f"{path}/pr", owner_only, lambda s: s.work.pull_request, fixed=fixed,
+            "GET", f"{path}/pr", owner_only, lambda s: s.changes.pull_request, constants=constants,
             path_names=names, tool=f"{kind}_pr_get",
         ),
         Operation(
-            "GET", f"{path}/merge", owner_only, lambda s: s.work.preview_merge, fixed=fixed,
-            path_names=names,
+            "GET", f"{path}/merge", owner_only, lambda s: s.changes.preview_merge,
+            constants=constants, path_names=names,
         ),
         Operation(
-            "POST", f"{path}/merge/undo", owner_only, lambda s: s.work.undo_merge,
-            tool=f"{kind}_merge_undo", fixed=fixed, path_names=names,
+            "POST", f"{path}/merge/undo", owner_only, lambda s: s.changes.undo_merge,
+            tool=f"{kind}_merge_undo", constants=constants, path_names=names,
         ),
         Operation(
-            "DELETE", f"{path}/merge", owner_only, lambda s: s.work.give_up_merge, fixed=fixed,
-            path_names=names,
+            "DELETE", f"{path}/merge", owner_only, lambda s: s.changes.give_up_merge,
+            constants=constants, path_names=names,
         ),
     )  # fmt: skip
 
@@ -190,7 +190,8 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     ),
     "agents": (
         Operation(
-            "GET", "/agents", owner_only, lambda s: s.agents.known, "all_agents", tool="agent_list",
+            "GET", "/agents", owner_only, lambda s: s.agents.list_agents, "all_agents",
+            tool="agent_list",
         ),
         Operation("GET", "/agents/{name}", owner_only, lambda s: s.agents.get, "agent"),
         Operation(
@@ -225,30 +226,30 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     ),
     "usage": (
         Operation(
-            "GET", "/usage", owner_only, lambda s: s.reports.used, "usage", tool="usage_get"
+            "GET", "/usage", owner_only, lambda s: s.reports.usage, "usage", tool="usage_get"
         ),
     ),
     "trust": (
-        Operation("GET", "/trust", owner_only, lambda s: s.trust.known),
+        Operation("GET", "/trust", owner_only, lambda s: s.trust.list_repositories, "known"),
         Operation("POST", "/trust", owner_only, lambda s: s.trust.grant),
         Operation("DELETE", "/trust", owner_only, lambda s: s.trust.withdraw),
     ),
     "learnings": (
         Operation(
-            "POST", "/learnings", attempt_too, lambda s: s.knowledge.add, status=201,
+            "POST", "/learnings", attempt_too, lambda s: s.learnings.add, status=201,
             tool="learning_report",
         ),
         Operation(
-            "GET", "/learnings", attempt_too, lambda s: s.knowledge.page, tool="learning_search",
+            "GET", "/learnings", attempt_too, lambda s: s.learnings.page, tool="learning_search",
         ),
         Operation(
-            "GET", "/learnings/markdown", owner_only, lambda s: s.knowledge.export,
+            "GET", "/learnings/markdown", owner_only, lambda s: s.learnings.export,
             response={"description": "A page of learnings", "content": {"text/markdown": {}}},
         ),
-        Operation("POST", "/learnings/markdown", owner_only, lambda s: s.knowledge.import_),
-        Operation("GET", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.get),
-        Operation("PUT", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.edit),
-        Operation("DELETE", "/learnings/{learning_id}", owner_only, lambda s: s.knowledge.delete),
+        Operation("POST", "/learnings/markdown", owner_only, lambda s: s.learnings.import_),
+        Operation("GET", "/learnings/{learning_id}", owner_only, lambda s: s.learnings.get),
+        Operation("PUT", "/learnings/{learning_id}", owner_only, lambda s: s.learnings.edit),
+        Operation("DELETE", "/learnings/{learning_id}", owner_only, lambda s: s.learnings.delete),
     ),
     "search": (
         Operation("GET", "/search", owner_only, lambda s: s.search.find, "search", tool="search"),
@@ -282,7 +283,10 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("GET", "/notes/watch", attempt_too, lambda s: s.notes.watch, tool="note_watch"),
     ),
     "integrations": (
-        Operation("GET", "/integrations", attempt_too, lambda s: s.integrations.configured),
+        Operation(
+            "GET", "/integrations", attempt_too, lambda s: s.integrations.list_configured,
+            "configured",
+        ),
         Operation(
             "POST", "/integrations/linear", attempt_too, lambda s: s.integrations.linear,
             tool="linear_query",
@@ -305,7 +309,8 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
             tool="question_ask",
         ),
         Operation(
-            "GET", "/questions", owner_only, lambda s: s.questions.unanswered, tool="question_list",
+            "GET", "/questions", owner_only, lambda s: s.questions.list_unanswered,
+            "unanswered", tool="question_list",
         ),
         Operation(
             "GET", "/questions/{token}", attempt_too, lambda s: s.questions.wait,
@@ -318,7 +323,9 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     ),
     "locks": (
         Operation("POST", "/locks", attempt_too, lambda s: s.locks.take, tool="lock_take"),
-        Operation("GET", "/locks", attempt_too, lambda s: s.locks.known, tool="lock_list"),
+        Operation(
+            "GET", "/locks", attempt_too, lambda s: s.locks.list_locks, "known", tool="lock_list",
+        ),
         Operation(
             "POST", "/locks/release", attempt_too, lambda s: s.locks.release, tool="lock_release",
         ),

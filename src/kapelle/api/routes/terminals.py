@@ -13,8 +13,9 @@ from kapelle.service import Service
 from kapelle.service.output import Offset, Which
 from kapelle.service.terminals import TerminalViewer
 
-# So many messages wait for a program that does not read, and so long for its last chance.
-_MOST_TYPED = 1000
+# The most messages that wait for a program that does not read.
+_MAX_MESSAGES = 1000
+# The program gets this long to read the last messages after the client has gone.
 _LAST_S = 2.0
 
 WebSocketMessage = MutableMapping[str, Any]
@@ -45,24 +46,29 @@ class TerminalSockets:
         the state of the terminal, and its size.
         """
         services = self._services
-        attached = await services.terminals.attach(task_id, attempt, offset, (rows, columns))
+        viewer = await services.terminals.attach(task_id, attempt, offset, (rows, columns))
         await socket.accept()
-        typed = asyncio.Queue[WebSocketMessage](_MOST_TYPED)
-        every = [_show(socket, attached), _receive(socket, typed), _type(typed, attached)]
-        if session := socket.scope["kapelle.principal"].session:
-            every.append(_log_out(services, socket, session))
-        sides = {asyncio.create_task(side) for side in every}
+        messages = asyncio.Queue[WebSocketMessage](_MAX_MESSAGES)
+        coroutines = [
+            _send_output(socket, viewer),
+            _receive(socket, messages),
+            _forward(messages, viewer),
+        ]
+        session = socket.scope["kapelle.principal"].session
+        if session:
+            coroutines.append(_close_after_logout(services, socket, session))
+        tasks = {asyncio.create_task(coroutine) for coroutine in coroutines}
         try:
-            await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for side in sides:
-                side.cancel()
-            await asyncio.gather(*sides, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _show(socket: WebSocket, attached: TerminalViewer) -> None:
+async def _send_output(socket: WebSocket, viewer: TerminalViewer) -> None:
     with contextlib.suppress(WebSocketDisconnect):
-        async for message in attached.shown():
+        async for message in viewer.read():
             if isinstance(message, bytes):
                 await socket.send_bytes(message)
             else:
@@ -70,27 +76,27 @@ async def _show(socket: WebSocket, attached: TerminalViewer) -> None:
         await socket.close()
 
 
-async def _log_out(service: Service, socket: WebSocket, session: str) -> None:
-    await service.sessions.ended(session)
-    await socket.close(1008, "Its session has ended.")
+async def _close_after_logout(service: Service, socket: WebSocket, session: str) -> None:
+    await service.sessions.wait_until_ended(session)
+    await socket.close(1008, "The session has ended.")
 
 
-async def _receive(socket: WebSocket, typed: asyncio.Queue[WebSocketMessage]) -> None:
-    """Take what is typed until the other side goes, or types far more than is read."""
+async def _receive(socket: WebSocket, messages: asyncio.Queue[WebSocketMessage]) -> None:
+    """Queue the messages of the client until it goes, or sends far more than the program reads."""
     with contextlib.suppress(asyncio.QueueFull, TimeoutError):
         while (message := await socket.receive())["type"] == "websocket.receive":
-            typed.put_nowait(message)
-        # What was typed last is handed on, unless nothing reads it.
-        await asyncio.wait_for(typed.join(), _LAST_S)
+            messages.put_nowait(message)
+        # The last keys before the client went still reach the program.
+        await asyncio.wait_for(messages.join(), _LAST_S)
 
 
-async def _type(typed: asyncio.Queue[WebSocketMessage], attached: TerminalViewer) -> None:
-    """Hand on what is typed."""
-    while message := await typed.get():
+async def _forward(messages: asyncio.Queue[WebSocketMessage], viewer: TerminalViewer) -> None:
+    """Forward keys and sizes from the queue to the terminal."""
+    while message := await messages.get():
         if data := message.get("bytes"):
-            await attached.type(data)
+            await viewer.type(data)
         elif text := message.get("text"):
             with contextlib.suppress(ValidationError):
                 size = Size.model_validate_json(text)
-                await attached.resize(size.rows, size.columns)
-        typed.task_done()
+                await viewer.resize(size.rows, size.columns)
+        messages.task_done()

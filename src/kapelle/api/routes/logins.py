@@ -1,17 +1,12 @@
-"""Sessions of browsers: a cookie instead of a token."""
+"""Logins of browsers: a session cookie instead of a token."""
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from kapelle.api.security import cookie_name
 from kapelle.domain.specs import Spec, Text
 from kapelle.service import Service
 from kapelle.service.sessions import SESSION_LIFE_S
-
-
-def cookie_name(request: HTTPConnection) -> str:
-    """Browsers send the cookies of a host to all of its ports: each daemon has one of its own."""
-    _, port = request.scope.get("server") or ("", None)
-    return f"kapelle_session_{port or 0}"
 
 
 class LoginBody(Spec):
@@ -23,7 +18,7 @@ class Logins:
         self._services = services
 
     async def log_in(self, body: LoginBody, request: Request) -> Response:
-        """Exchange a code for a session cookie."""
+        """Exchange a login code for a session cookie."""
         session = self._services.sessions.log_in(body.code)
         response = Response(status_code=204)
         response.set_cookie(
@@ -38,7 +33,7 @@ class Logins:
         return response
 
     async def log_out(self, request: Request) -> Response:
-        """End the session of this cookie, and the terminals that it has open."""
+        """End the session of the cookie, and the terminals that the session has open."""
         name = cookie_name(request)
         self._services.sessions.log_out(request.cookies.get(name, ""))
         response = Response(status_code=204)
