@@ -192,7 +192,7 @@ class WaitView(Record):
 
 
 class SayView(Record):
-    """Whether an agent gets a message now, or in its next attempt."""
+    """Delivery of a message: to the running agent now, or in the next attempt."""
 
     id: str
     told: Literal["now", "next_attempt"]
