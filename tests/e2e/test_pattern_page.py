@@ -27,30 +27,30 @@ def example(repository: Path) -> Path:
     return repository
 
 
-CONTENT = answer({"content": True})
+APPROVAL = answer({"approved": True})
 DOER = (
-    rule("Mend this[\\s\\S]*TESTS", {"write": "tests.txt", "content": "t\n"})
+    rule("Fix this[\\s\\S]*TESTS", {"write": "tests.txt", "content": "t\n"})
     + rule("Add a health check", {"write": "health.txt", "content": "h\n"})
 )  # fmt: skip
 PEDANT = (
-    rule("Review[\\s\\S]*tests\\.txt", CONTENT)
-    + rule("Review", answer({"content": False, "wish": "TESTS are missing"}))
+    rule("Review[\\s\\S]*tests\\.txt", APPROVAL)
+    + rule("Review", answer({"approved": False, "problem": "TESTS are missing"}))
 )  # fmt: skip
 
 
 def test_the_example_works_from_the_command_line(kapelle: Instance, example: Path) -> None:
-    cast(kapelle, doer=DOER, friend=rule("Review", CONTENT), pedant=PEDANT)
+    cast(kapelle, doer=DOER, friend=rule("Review", APPROVAL), pedant=PEDANT)
     listed = kapelle.cli("start", cwd=example, check=True).stdout
     assert "two-reviewers" in listed
-    assert "Do a task, then mend it until two reviewers are content." in listed
+    assert "Do a task, then fix it until two reviewers approve." in listed
     shown = kapelle.cli("start", "two-reviewers", "--help", cwd=example, check=True).stdout
-    assert re.search(r"--second TEXT\s+Another agent that reviews \(required\)", shown)
+    assert re.search(r"--second TEXT\s+Second reviewer \(required\)", shown)
     words = ["--prompt", "Add a health check", "--first", "friend", "--second", "pedant"]
     done = kapelle.cli("start", "two-reviewers", *words, "--agent", "doer", "-f", cwd=example)
     assert done.returncode == 0, done.stderr
     run = kapelle.get(f"/runs/{done.stdout.split()[0]}")
     assert run["status"] == "completed"
-    assert run["reason"] == "both are content after round 2"
+    assert run["reason"] == "both approved in round 2"
     assert run["result"]["rounds"] == 2
     assert {"health.txt", "tests.txt"} <= files_on_branch(example, run)
     merged = kapelle.cli("merge", run["id"], cwd=example)
@@ -68,13 +68,13 @@ def _reviews(kapelle: Instance, run: Any) -> list[list[str]]:
 
 
 def test_its_failure_and_its_refusals(kapelle: Instance, example: Path) -> None:
-    never = rule("Review", answer({"content": False, "wish": "More TESTS"}))
-    cast(kapelle, doer=DOER, friend=rule("Review", CONTENT), pedant=never)
+    never = rule("Review", answer({"approved": False, "problem": "More TESTS"}))
+    cast(kapelle, doer=DOER, friend=rule("Review", APPROVAL), pedant=never)
     spec = {"agent": "doer", "prompt": "Add a health check", "first": "friend"}
     run = perform(kapelle, "two-reviewers", example, **spec, second="pedant", rounds=1)
     assert run["status"] == "failed"
-    assert run["reason"] == "they were not content in 1 rounds"
-    assert run["result"] == {"wishes": ["More TESTS"]}
+    assert run["reason"] == "not approved in 1 rounds"
+    assert run["result"] == {"problems": ["More TESTS"]}
     with pytest.raises(ApiError, match="second is missing"):
         perform(kapelle, "two-reviewers", example, **spec)
     listed = kapelle.get(f"/patterns?directory={example}")
@@ -83,7 +83,7 @@ def test_its_failure_and_its_refusals(kapelle: Instance, example: Path) -> None:
 
 
 def test_it_survives_a_kill_in_the_middle(kapelle: Instance, example: Path) -> None:
-    slow = rule("Review", {"sleep": 1.5}, CONTENT)
+    slow = rule("Review", {"sleep": 1.5}, APPROVAL)
     cast(kapelle, doer=DOER, friend=slow, pedant=PEDANT)
     spec = {"agent": "doer", "prompt": "Add a health check", "first": "friend", "second": "pedant"}
     body = {"pattern": "two-reviewers", "spec": {"directory": str(example), **spec}}

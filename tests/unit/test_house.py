@@ -239,7 +239,7 @@ NOT_OURS = {
     "kapelle.cli.command": ("Got unexpected extra argument",),  # Typer's
     "kapelle.cli.doctor": ("SQLite format 3",),  # the head of a database
     "kapelle.cli.follow": ("not done",),
-    "kapelle.cli.format": ("npm error",),  # npm's
+    "kapelle.cli.text": ("npm error",),  # npm's
     "kapelle.cli.output": ("(Invalid header value",),  # http.client's
     "kapelle.cli.proposal": ("no test specified",),  # npm's
     "kapelle.cli.spec_file": ("but ",),  # PyYAML's

@@ -1,7 +1,8 @@
-"""`kapelle acp`: Kapelle as an agent of the Agent Client Protocol, so that an editor conducts.
+"""`kapelle acp`: Kapelle as an agent of the Agent Client Protocol, for editors.
 
-A prompt is a task, what is said next goes on with it, and `/command` is any command of this command
-line. Each is done by a process of its own, so nothing is kept here but what a session works on.
+A prompt starts a task, and the next prompt continues it; `/command` is any command of this command
+line. A process of its own executes each command, so the server only remembers which task or run a
+conversation is about.
 """
 
 import json
@@ -11,205 +12,240 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kapelle import __version__
 from kapelle.cli.command import option, suggestion
 from kapelle.cli.commands import commands
-from kapelle.cli.events import line
-from kapelle.cli.follow import verdict
-from kapelle.cli.format import settled
-from kapelle.cli.logs import passage
+from kapelle.cli.passages import timed_event_passage, transcript_passage
 from kapelle.cli.schedules import STARTING
+from kapelle.cli.states import describe_end, is_settled
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
-_PROTOCOL = 1
-# What a person wants at hand; whatever else is typed after a slash is tried all the same.
-_OFFERED = (*STARTING, "list", "status", "diff", "merge", "retry", "agents", "usage")
-_ON_WORK = {"status", "diff", "merge", "retry", "logs", "archive", "cancel"}
-# Whatever begins with a slash and a word, as commands do and paths do not.
-_TYPED = re.compile(r"/([a-z][a-z-]*)?(?:\s+(.*))?", re.S)
-_KEPT = 20_000
+if TYPE_CHECKING:
+    from kapelle.client.records import WorkJson
+
+AcpParams: TypeAlias = Mapping[str, object]
+"""The parameters of a request, which may be anything that JSON can hold."""
+
+_PROTOCOL_VERSION = 1
+# The commands that editors offer; people may type any other behind a slash as well.
+_OFFERED_COMMANDS = (*STARTING, "list", "status", "diff", "merge", "retry", "agents", "usage")
+# Without an id, these commands are about the task or the run of the conversation.
+_COMMANDS_ON_WORK = {"status", "diff", "merge", "retry", "logs", "archive", "cancel"}
+# A slash and a word: paths have another slash behind it.
+_SLASH_COMMAND = re.compile(r"/([a-z][a-z-]*)?(?:\s+(.*))?", re.S)
+_MOST_REMEMBERED = 20_000
+_NOT_JSON = -32700
 _UNKNOWN_METHOD = -32601
-_BAD_PARAMS = -32602
+_INVALID_PARAMS = -32602
 
 
 @dataclass
 class EditorSession:
-    """A conversation of the editor: where it is, what it works on, and what is being done."""
+    """A conversation of the editor: its directory, its task or run, its running command."""
 
     id: str
     cwd: str
-    work: dict[str, Any] | None = None
+    work: "WorkJson | None" = None
     process: subprocess.Popen[str] | None = None
-    cancelled: bool = False
-    said: str = ""  # the end of it, so that a result is not told twice
+    is_cancelled: bool = False
+    # The end of what the agent said, so that a result that repeats it is left out.
+    recent_text: str = ""
 
 
 class EditorServer:
-    """Answers the editor; each prompt in a thread of its own."""
+    """Answers the editor; each request is handled in a thread of its own."""
 
-    def __init__(self, options: list[str]) -> None:
+    def __init__(self, options: Sequence[str]) -> None:
         self._options = options
         self._lock = threading.Lock()
         self._sessions: dict[str, EditorSession] = {}
 
     def run(self) -> None:
-        """Until the editor closes its end; what was started goes on in the background."""
+        """Answer requests until the editor closes its end; work goes on in the background."""
         for text in sys.stdin:
             try:
                 message = json.loads(text)
             except ValueError:
-                self._send(id=None, error={"code": -32700, "message": "no JSON"})
+                self._send(id=None, error={"code": _NOT_JSON, "message": "The message is no JSON."})
                 continue
             if isinstance(message, dict) and "method" in message:
                 threading.Thread(target=self._handle, args=(message,), daemon=True).start()
 
-    def _handle(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: AcpParams) -> None:
+        """Answer a request, or act on a notification, which has no id."""
         method = str(message["method"])
         params = message.get("params")
+        if not isinstance(params, dict):
+            params = {}
+        session_id = None
+        answer: dict[str, object]
         try:
-            answer = self._answer(method, params if isinstance(params, dict) else {})
-            told = {"result": answer}
-        except KapelleError as refused:
-            if isinstance(refused, NotFound):
+            result = self._call(method, params)
+            answer = {"result": result}
+            session_id = result.get("sessionId")
+        except KapelleError as error:
+            code = _INVALID_PARAMS
+            if isinstance(error, NotFound):
                 code = _UNKNOWN_METHOD
-            else:
-                code = _BAD_PARAMS
-            told = {"error": {"code": code, "message": refused.message}}
+            answer = {"error": {"code": code, "message": error.message}}
         if "id" in message:
-            self._send(id=message["id"], **told)
-        if method == "session/new" and "result" in told:
-            self._offer(told["result"]["sessionId"])
+            self._send(id=message["id"], **answer)
+        if method == "session/new" and session_id:
+            self._offer_commands(str(session_id))
 
-    def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, method: str, params: AcpParams) -> dict[str, object]:
+        """Return the result of a method."""
         match method:
             case "initialize":
                 return {
-                    "protocolVersion": _PROTOCOL,
+                    "protocolVersion": _PROTOCOL_VERSION,
                     "agentCapabilities": {"promptCapabilities": {"embeddedContext": True}},
                     "agentInfo": {"name": "kapelle", "title": "Kapelle", "version": __version__},
                     "authMethods": [],
                 }
             case "session/new":
-                return {"sessionId": self._new(params).id}
+                return {"sessionId": self._create_session(params).id}
             case "session/prompt":
-                return {"stopReason": self._prompt(self._session(params), params)}
+                return {"stopReason": self._prompt(self._find_session(params), params)}
             case "session/cancel":
-                self._cancel(self._session(params))
+                self._cancel(self._find_session(params))
                 return {}
         raise NotFound(f"There is no method {method!r}.")
 
-    def _new(self, params: dict[str, Any]) -> EditorSession:
+    def _create_session(self, params: AcpParams) -> EditorSession:
         cwd = str(params.get("cwd", ""))
         if not Path(cwd).is_absolute() or not Path(cwd).is_dir():
-            raise InvalidInput(f"cwd must be a directory that exists, not {cwd!r}.")
+            raise InvalidInput(f"cwd must be an absolute path of a directory, not {cwd!r}.")
         session = EditorSession(uuid.uuid4().hex, cwd)
         self._sessions[session.id] = session
         return session
 
-    def _session(self, params: dict[str, Any]) -> EditorSession:
-        try:
-            return self._sessions[params["sessionId"]]
-        except (KeyError, TypeError):
-            raise InvalidInput("There is no such session.") from None
+    def _find_session(self, params: AcpParams) -> EditorSession:
+        session = self._sessions.get(str(params.get("sessionId")))
+        if session is None:
+            raise InvalidInput("There is no such session.")
+        return session
 
-    def _prompt(self, session: EditorSession, params: dict[str, Any]) -> str:
+    def _prompt(self, session: EditorSession, params: AcpParams) -> str:
+        """Execute the command that a prompt stands for; return the reason why it ended."""
         if session.process is not None:
-            raise InvalidInput("The prompt before is still being worked on: cancel it first.")
-        said = _text(params.get("prompt")).strip()
-        if not said:
+            raise InvalidInput("The previous prompt is still at work: cancel it first.")
+        prompt = _read_text(params.get("prompt")).strip()
+        if not prompt:
             raise InvalidInput("The prompt is empty.")
-        session.cancelled = False
-        words = self._words(session, said)
+        session.is_cancelled = False
+        words = self._command_of(session, prompt)
         if words[0] in {*STARTING, "continue", "answer"}:
             self._follow(session, words)
         else:
-            self._show(session, words)
-        if session.cancelled:
+            self._show_output(session, words)
+        if session.is_cancelled:
             return "cancelled"
         return "end_turn"
 
-    def _words(self, session: EditorSession, said: str) -> list[str]:
-        """The command that a prompt stands for."""
-        if typed := _TYPED.fullmatch(said):
-            return self._typed(session, typed[1] or "", (typed[2] or "").strip())
-        if session.work is not None and "spent" not in session.work:
-            return ["continue", session.work["id"], said]
-        if session.work is not None and session.work["status"] == "waiting":
-            return ["answer", session.work["id"], said]
-        return ["run", *self._options, "--", said]
+    def _command_of(self, session: EditorSession, prompt: str) -> list[str]:
+        """Return the words of the command that a prompt stands for."""
+        slash_command = _SLASH_COMMAND.fullmatch(prompt)
+        if slash_command:
+            name = slash_command[1] or ""
+            return self._parse_slash_command(session, name, (slash_command[2] or "").strip())
+        work = session.work
+        if work is not None and "pattern" not in work:
+            return ["continue", work["id"], prompt]
+        if work is not None and work["status"] == "waiting":
+            return ["answer", work["id"], prompt]
+        return ["run", *self._options, "--", prompt]
 
-    def _typed(self, session: EditorSession, name: str, rest: str) -> list[str]:
-        """A command after a slash; of one that starts work, what is not quoted is the prompt."""
+    def _parse_slash_command(self, session: EditorSession, name: str, rest: str) -> list[str]:
+        """Return the words of a command behind a slash.
+
+        Where work starts, a text without quotation marks and options is the prompt as a whole.
+        """
         if name not in commands():
-            close = suggestion(name, commands(), 0.6, "/{}")
-            raise InvalidInput(f"There is no command /{name}.{close}")
-        is_plain = not {'"', "'"} & set(rest) and " --" not in rest
-        try:
-            whole = bool(rest) and is_plain and name in {*STARTING, "continue"}
-            given = [rest] if whole else shlex.split(rest)
-        except ValueError as error:
-            raise InvalidInput(f"/{name}: {error}.") from None
-        if session.work is not None and not given and name in _ON_WORK:
-            given = [session.work["id"]]
-        return [name, *(self._options if name in STARTING else ()), *given]
+            question = suggestion(name, commands(), 0.6, "/{}")
+            raise InvalidInput(f"There is no command /{name}.{question}")
+        has_syntax = '"' in rest or "'" in rest or " --" in rest
+        if rest and not has_syntax and name in {*STARTING, "continue"}:
+            arguments = [rest]
+        else:
+            try:
+                arguments = shlex.split(rest)
+            except ValueError as error:
+                raise InvalidInput(f"/{name}: {error}.") from None
+        if session.work is not None and not arguments and name in _COMMANDS_ON_WORK:
+            arguments = [session.work["id"]]
+        if name in STARTING:
+            return [name, *self._options, *arguments]
+        return [name, *arguments]
 
     def _follow(self, session: EditorSession, words: list[str]) -> None:
-        """Start work, or go on with it, and tell the editor what happens until it rests."""
-        name, *rest = words
+        """Start or continue work, and send the editor what happens until it is settled."""
+        name, *arguments = words
         if name == "answer":
-            self._show(session, words)
+            self._show_output(session, words)
             name = "logs"
-            rest = words[1:2]
-        for text in self._output(session, [name, "--follow", "--json", *rest]):
+            arguments = arguments[:1]
+        for line in self._execute(session, [name, "--follow", "--json", *arguments]):
             try:
-                event = json.loads(text)
+                message = json.loads(line)
             except ValueError:
-                self._tell(session, text)
-                continue
-            if event.get("event") == "end":
-                session.work = ended = event.get("task") or event["run"]
-                self._tell(session, f"\n{verdict(ended)}\n{_next(ended)}")
-            elif "event" in event:
-                self._event(session, ServerEvent(event.pop("event"), event, None))
-            elif "seq" in event:
-                shown = line(event)
-                self._tell(session, f"{shown.text}\n" if shown else "")
-            elif "id" in event:
-                session.work = event
-            elif "error" in event:
-                told = event["error"]
-                self._tell(session, f"{told['message']} {told.get('hint') or ''}\n")
+                self._send_text(session, line)
+            else:
+                self._send_message(session, message)
 
-    def _event(self, session: EditorSession, event: ServerEvent) -> None:
-        """What a task's agent did: a tool as a tool, the rest as text."""
+    def _send_message(self, session: EditorSession, message: Any) -> None:
+        """Send the editor one line of JSON that a followed command printed."""
+        if message.get("event") == "end":
+            work: WorkJson = message.get("task") or message["run"]
+            session.work = work
+            self._send_text(session, f"\n{describe_end(work)}\n{_next_step(work)}")
+        elif "event" in message:
+            self._send_event(session, ServerEvent(message.pop("event"), message, None))
+        elif "seq" in message:
+            passage = timed_event_passage(message)
+            if passage:
+                self._send_text(session, f"{passage.text}\n")
+        elif "id" in message:
+            session.work = message
+        elif "error" in message:
+            error = message["error"]
+            self._send_text(session, f"{error['message']} {error.get('hint') or ''}\n")
+
+    def _send_event(self, session: EditorSession, event: ServerEvent) -> None:
+        """Send an event of a task's transcript: a tool call as such, any other as text."""
+        details = event.data.get("data")
         if event.kind == "tool_call":
-            name = str(event.data.get("name") or "tool")
-            call = {"toolCallId": uuid.uuid4().hex, "title": name, "status": "completed"}
-            self._update(
-                session, sessionUpdate="tool_call", rawInput=event.data.get("data"), **call
+            self._send_update(
+                session,
+                sessionUpdate="tool_call",
+                toolCallId=uuid.uuid4().hex,
+                title=str(event.data.get("name") or "tool"),
+                status="completed",
+                rawInput=details,
             )
             return
-        delta = (event.data.get("data") or {}).get("delta") is True
-        if event.kind == "tool_result":
-            shown = None
-        else:
-            shown = passage(event)
-        said = str(event.data.get("text") or "").strip()
-        if shown and not (event.kind == "result" and said and said in session.said):
-            self._tell(session, event.data["text"] if delta else f"{shown.text}\n")
-        session.said = (session.said + said)[-_KEPT:]
+        text = str(event.data.get("text") or "").strip()
+        is_repeated = event.kind == "result" and text and text in session.recent_text
+        passage = transcript_passage(event)
+        if passage and event.kind != "tool_result" and not is_repeated:
+            if isinstance(details, dict) and details.get("delta") is True:
+                self._send_text(session, event.data["text"])
+            else:
+                self._send_text(session, f"{passage.text}\n")
+        session.recent_text = (session.recent_text + text)[-_MOST_REMEMBERED:]
 
-    def _show(self, session: EditorSession, words: list[str]) -> None:
-        for text in self._output(session, words):
-            self._tell(session, text)
+    def _show_output(self, session: EditorSession, words: list[str]) -> None:
+        for line in self._execute(session, words):
+            self._send_text(session, line)
 
-    def _output(self, session: EditorSession, words: list[str]) -> Any:
-        """The lines that a command prints, as they come."""
+    def _execute(self, session: EditorSession, words: list[str]) -> Iterator[str]:
+        """Execute a command, and yield the lines that it prints."""
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "kapelle", *words],
             cwd=session.cwd,
@@ -227,56 +263,59 @@ class EditorServer:
                 session.process = None
 
     def _cancel(self, session: EditorSession) -> None:
-        """End what is being done, and the work with it if it has not come to rest."""
-        session.cancelled = True
+        """End the running command, and cancel the task or the run unless it is settled."""
+        session.is_cancelled = True
         if session.process is not None:
             session.process.terminate()
-        if session.work is not None and not settled(session.work):
+        if session.work is not None and not is_settled(session.work):
             cancel = [sys.executable, "-P", "-m", "kapelle", "cancel", session.work["id"]]
             subprocess.run(cancel, cwd=session.cwd, capture_output=True, check=False)
 
-    def _offer(self, session_id: str) -> None:
+    def _offer_commands(self, session_id: str) -> None:
+        """Send the commands that the editor may offer while a person types."""
         known = commands()
-        hint = {"hint": "as on the command line"}
-        offered = [
-            {"name": name, "description": known[name][1], "input": hint} for name in _OFFERED
-        ]
-        update = {"sessionUpdate": "available_commands_update", "availableCommands": offered}
+        offers = []
+        for name in _OFFERED_COMMANDS:
+            hint = {"hint": "as on the command line"}
+            offers.append({"name": name, "description": known[name][1], "input": hint})
+        update = {"sessionUpdate": "available_commands_update", "availableCommands": offers}
         self._send(method="session/update", params={"sessionId": session_id, "update": update})
 
-    def _tell(self, session: EditorSession, text: str) -> None:
+    def _send_text(self, session: EditorSession, text: str) -> None:
         if text:
             content = {"type": "text", "text": text}
-            self._update(session, sessionUpdate="agent_message_chunk", content=content)
+            self._send_update(session, sessionUpdate="agent_message_chunk", content=content)
 
-    def _update(self, session: EditorSession, **update: Any) -> None:
+    def _send_update(self, session: EditorSession, **update: object) -> None:
         self._send(method="session/update", params={"sessionId": session.id, "update": update})
 
-    def _send(self, **message: Any) -> None:
+    def _send(self, **message: object) -> None:
         with self._lock:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
 
 
-def _text(blocks: Any) -> str:
-    """What the blocks of a prompt say; a linked file is named, an embedded one quoted."""
-    said = []
-    for block in blocks if isinstance(blocks, list) else ():
-        match block:
-            case {"type": "text", "text": str(text)}:
-                said.append(text)
-            case {"type": "resource_link", "uri": str(uri)}:
-                said.append(uri.removeprefix("file://"))
-            case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
-                said.append(f"\n{uri.removeprefix('file://')}:\n{text}\n")
-    return " ".join(said)
+def _read_text(blocks: object) -> str:
+    """Return the text of a prompt; a linked file is named, an embedded file is quoted."""
+    parts = []
+    if isinstance(blocks, list):
+        for block in blocks:
+            match block:
+                case {"type": "text", "text": str(text)}:
+                    parts.append(text)
+                case {"type": "resource_link", "uri": str(uri)}:
+                    parts.append(uri.removeprefix("file://"))
+                case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
+                    parts.append(f"\n{uri.removeprefix('file://')}:\n{text}\n")
+    return " ".join(parts)
 
 
-def _next(item: dict[str, Any]) -> str:
-    if item["status"] == "completed" and (item.get("workspace") or {}).get("branch"):
-        return "/diff shows what changed, /merge brings it into your branch; or say what is next."
+def _next_step(item: "WorkJson") -> str:
+    """Return a sentence about what to type next; empty if there is nothing to type."""
+    if item["status"] == "completed" and item["workspace"]["branch"]:
+        return "/diff shows the changes, /merge merges them; or type the next message."
     if item["status"] in {"waiting", "failed", "completed"}:
-        return "Say how to go on."
+        return "Type the next message to continue."
     return ""
 
 
@@ -285,5 +324,9 @@ def acp(
     model: str | None = option("MODEL", "With which model.", "--model", "-m"),
 ) -> None:
     """Serve as an agent for an editor that speaks the Agent Client Protocol."""
-    given = {"--agent": agent, "--model": model}
-    EditorServer([word for pair in given.items() if pair[1] for word in pair if word]).run()
+    options = []
+    if agent:
+        options += ["--agent", agent]
+    if model:
+        options += ["--model", model]
+    EditorServer(options).run()

@@ -4,7 +4,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -18,6 +18,9 @@ from kapelle.cli.pages import columns
 from kapelle.cli.values import not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from kapelle.client.records import LoginJson
 
 AgentData = dict[str, Any]
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
@@ -320,7 +323,7 @@ def _entries(prefix: str, name: str | None = None) -> list[ConfigEntry]:
     return [(key.removeprefix(prefix), value, origin) for key, value, origin in found]
 
 
-def login_words(login: dict[str, Any]) -> str:
+def login_words(login: "LoginJson") -> str:
     """Where an agent's credential comes from."""
     if login["source"] in {"environment", "settings"}:
         return f"{login['variable']} ({login['source']})"

@@ -27,6 +27,8 @@ from kapelle.domain.states import FINAL
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
+    from kapelle.client.records import TaskJson
+
 _LEAVE = b"\x1d"
 _LEAVE_KEY = "Ctrl-]"
 # So many messages may wait to be shown.
@@ -52,7 +54,7 @@ def attach(task_id: NewestTaskId = None) -> None:
     attach_to(client, task)
 
 
-def attach_to(client: DaemonConnection, task: dict[str, Any]) -> None:
+def attach_to(client: DaemonConnection, task: "TaskJson") -> None:
     """Be in its terminal to the end, then follow its checks; its exit code tells the outcome."""
     if not is_at_terminal():
         raise InvalidInput(

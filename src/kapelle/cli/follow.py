@@ -1,188 +1,241 @@
-"""Following a task or a run to its end: what happens as it comes, its questions, the outcome."""
+"""Following a task or a run to its end: events as they come, questions, the outcome."""
 
 import json
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from kapelle.cli.events import EventData, line
-from kapelle.cli.format import (
-    STATUS_STYLE,
-    clean,
-    command_lines,
-    delivery_words,
-    doing_words,
-    exit_code,
-    finished,
-    one_line,
-    ran_s,
-    reason_lines,
-    settled,
-    short,
-    status_words,
-    wrapped,
+from kapelle.cli.events import (
+    ShowEvent,
+    print_event,
+    print_event_json,
+    read_run_events,
+    show_last_events,
 )
 from kapelle.cli.ids import path_of, run_path, task_path
-from kapelle.cli.logs import Passage, Whole, passage, show, show_json
+from kapelle.cli.interaction import answer_questions
+from kapelle.cli.interaction import can_ask as can_ask
+from kapelle.cli.interaction import read_line as read_line
+from kapelle.cli.layout import command_lines, wrap_line
+from kapelle.cli.live_view import watch_live
 from kapelle.cli.output import complain, data, document, json_line, say
+from kapelle.cli.passages import (
+    PieceJoiner,
+    print_passage,
+    timed_event_passage,
+    transcript_passage,
+)
+from kapelle.cli.passages import print_event_json as print_transcript_json
 from kapelle.cli.questions import question_lines
 from kapelle.cli.queue_view import WaitingLines, waiting_lines
+from kapelle.cli.states import (
+    INTERRUPTED,
+    describe_delivery,
+    describe_end,
+    exit_code,
+    is_finished,
+    is_settled,
+)
+from kapelle.cli.text import clean
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
-from kapelle.domain.errors import Conflict, KapelleError, Unavailable
-from kapelle.domain.report import FINAL, RunFields, TaskFields, next_commands
+from kapelle.domain.errors import Unavailable
+from kapelle.domain.report import FINAL, next_commands
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from kapelle.client.records import EventJson, RunJson, TaskJson, WorkJson
 
-INTERRUPTED = 130
-RATE_LIMIT_PAUSE_S = 5.0
+_RATE_LIMIT_PAUSE_S = 5.0
 _DELIVERY_PAUSE_S = 0.5
-_REFRESH_S = 1.0
-_MOST_ROWS = 15
-# Behind whatever an attempt has written, as a position in a transcript.
+# As a position in a transcript: after everything that an attempt has written.
 _END = 10**12
 _ALL = 10**9 - 1
-# Events at which a run may have come to rest.
-_RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
-# The last that a run tells of an iteration.
-_ENDS = frozenset({"done", "not done", "failed"})
-
-Show = Callable[[EventData], None]
-
-
-def show_new(
-    client: DaemonConnection, item: TaskFields | RunFields, to_end: bool, as_json: bool, **how: Any
-) -> None:
-    """The id of what was begun or goes on; if asked for, it is followed to its end, as `follow`
-    takes it."""
-    if item["workspace"].get("in_place_by_default"):
-        say(
-            f"{item['directory']} is not in a git repository: the agent works right there, and "
-            "its changes cannot be taken back."
-        )
-    if as_json:
-        json_line(item) if to_end else document(item)
-    else:
-        data(item["id"])
-        sys.stdout.flush()
-    if to_end:
-        raise typer.Exit(exit_code(follow(client, item, as_json, **how)))
-    if sys.stdout.isatty() and not as_json:
-        say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
+# Events after which a run may be settled.
+_SETTLING_EVENTS = frozenset(
+    {*(f"run.{status}" for status in FINAL), "run.waiting", "run.paused", "task.waiting"}
+)
+# The phases that a run reports at the end of an iteration.
+_END_PHASES = frozenset({"done", "not done", "failed"})
 
 
-def _commands(item: TaskFields | RunFields) -> tuple[str, str]:
-    """What follows it again, and what ends it."""
-    if "spent" in item:
-        return ("runs tail", "runs cancel")
-    return ("logs -f", "cancel")
+@dataclass
+class _Shown:
+    """How far a task or a run has been shown."""
+
+    # Number of events or lines of the past to show; None shows all.
+    tail: int | None
+    seq: int = 0
+    # Position in the transcript of a task.
+    last_id: str | None = None
 
 
-def follow(
+def show_start(
     client: DaemonConnection,
-    item: TaskFields | RunFields,
+    item: "WorkJson",
+    to_end: bool,
     as_json: bool,
     *,
     tail: int | None = None,
     after: int | None = None,
     asks: bool = True,
     iterations: bool = False,
-) -> TaskFields | RunFields:
-    """Show a task or a run until it rests, ask what it asks, say what became of it, and return it.
+) -> None:
+    """Print the id of a task or a run that starts or continues; with to_end, follow it.
 
-    after is the number of an attempt that has been seen, with those before it. In JSON the end is
-    told with the whole of it. iterations prints a line of JSON on stderr for each of them, and
-    nothing else on stdout unless as_json.
+    The other parameters are those of `follow`.
     """
-    is_run = "spent" in item
-    asks = asks and not as_json and not iterations and can_ask()
-    seen = 0
-    if after:
-        last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
+    if item["workspace"].get("in_place_by_default"):
+        say(
+            f"{item['directory']} is not in a git repository: the agent works right there, and "
+            "its changes cannot be taken back."
+        )
+    if not as_json:
+        data(item["id"])
+        sys.stdout.flush()
+    elif to_end:
+        json_line(item)
     else:
-        last_id = None
+        document(item)
+    if to_end:
+        ended = follow(
+            client, item, as_json, tail=tail, after=after, asks=asks, iterations=iterations
+        )
+        raise typer.Exit(exit_code(ended))
+    if sys.stdout.isatty() and not as_json:
+        say(f"Follow it with `kapelle {_follow_command(item)} {item['id']}`.")
+
+
+def _follow_command(item: "WorkJson") -> str:
+    if "pattern" in item:
+        return "runs tail"
+    return "logs -f"
+
+
+def _cancel_command(item: "WorkJson") -> str:
+    if "pattern" in item:
+        return "runs cancel"
+    return "cancel"
+
+
+def follow(
+    client: DaemonConnection,
+    item: "WorkJson",
+    as_json: bool,
+    *,
+    tail: int | None = None,
+    after: int | None = None,
+    asks: bool = True,
+    iterations: bool = False,
+) -> "WorkJson":
+    """Show what a task or a run does until it is settled; return it as it is then.
+
+    Where a person can type, its questions are asked, and it is followed further. At last its
+    outcome is printed; in JSON, that is an event with the whole item.
+
+    tail limits how much of the past is shown. after is the number of an attempt: it and those
+    before it are not shown. iterations prints a line of JSON on stderr for each iteration of a
+    run, and nothing else on stdout unless as_json.
+    """
+    asks = asks and not as_json and not iterations and can_ask()
+    shown = _Shown(tail)
+    if after:
+        shown.last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
     while True:
         with _interruptible(item):
-            with (
-                _waiting(client, item, iterations) as lines,
-                _display(client, item, as_json, iterations) as show_event,
-            ):
-                if is_run:
-                    ended, seen = _until_rest(client, item, show_event, seen, tail, raw=as_json)
-                    tail = None
-                else:
-                    ended, last_id = _until_settled(
-                        client, item["id"], show_event, tail, last_id, lines
-                    )
-            if not ended["questions"] or not asks:
-                break
-        if not _ask_all(client, ended):
-            ended = client.get(path_of(item["id"]))  # some of them may have been answered
+            ended: WorkJson
+            if "pattern" in item:
+                ended = _show_run(client, item, shown, as_json, iterations)
+            else:
+                ended = _show_task(client, item, shown, as_json)
+        if not ended["questions"] or not asks:
+            break
+        if not _ask_person(client, ended):
+            ended = client.get(path_of(item["id"]))  # some questions may be answered
             break
     with _interruptible(ended):
-        ended = _delivered(client, ended)
+        ended = _wait_for_delivery(client, ended)
     if as_json:
-        kind = "run" if is_run else "task"
+        kind = "run" if "pattern" in ended else "task"
         json_line({"event": "end", "status": ended["status"], kind: ended})
     if iterations:
-        _tell(ended["id"], **{name: ended[name] for name in ("status", "reason", "ended_at")})
+        facts = {name: ended[name] for name in ("status", "reason", "ended_at")}
+        complain(json.dumps({"run_id": ended["id"], **facts}))
     elif not as_json:
-        conclude(ended)
+        print_outcome(ended)
     return ended
 
 
-def _delivered(client: DaemonConnection, item: TaskFields | RunFields) -> TaskFields | RunFields:
-    """Wait for the delivery of ended work; return the task or run as it is then.
-
-    A delivery of an earlier commit is not the one that is waited for.
-    """
-    while settled(item) and not finished(item):
+def _wait_for_delivery(client: DaemonConnection, item: "WorkJson") -> "WorkJson":
+    """Wait for the delivery of settled work; return the task or the run as it is then."""
+    while is_settled(item) and not is_finished(item):
         time.sleep(_DELIVERY_PAUSE_S)
         item = client.get(path_of(item["id"]))
     return item
 
 
-def _until_settled(
-    client: DaemonConnection,
-    task_id: str,
-    show_event: Callable[[ServerEvent], None],
-    tail: int | None,
-    last_id: str | None,
-    lines: WaitingLines | None,
-) -> tuple[TaskFields, str | None]:
-    """The task once it rests, and the id of the last event that was shown."""
-    path = task_path(task_id, "transcript")
-    query = {"follow": "true", "tail": tail}
-    while True:
-        for event in client.stream(path, query, endless=True, last_id=last_id):
-            last_id = event.id or last_id
-            # The end is shown to nobody, but it ends a text that came in pieces.
-            show_event(event)
-        task: TaskFields = client.get(task_path(task_id))
-        if lines and task["status"] == "waiting" and not settled(task):
-            lines.report(task, task)
-        while task["status"] == "waiting" and not settled(task):
-            time.sleep(RATE_LIMIT_PAUSE_S)
+def _show_task(
+    client: DaemonConnection, task: "TaskJson", shown: _Shown, as_json: bool
+) -> "TaskJson":
+    """Show the transcript of a task until it is settled; return the task as it is then."""
+    with (
+        _report_waiting(client, task) as waiting,
+        _task_display(client, task, as_json) as show_event,
+    ):
+        path = task_path(task["id"], "transcript")
+        query = {"follow": "true", "tail": shown.tail}
+        while True:
+            for event in client.stream(path, query, endless=True, last_id=shown.last_id):
+                shown.last_id = event.id or shown.last_id
+                # The event "end" is shown to nobody, but it completes a text of several pieces.
+                show_event(event)
             task = client.get(task_path(task["id"]))
-        if settled(task):
-            return task, last_id
+            if _waits_for_rate_limit(task):
+                waiting.report(task, task)
+            while _waits_for_rate_limit(task):
+                time.sleep(_RATE_LIMIT_PAUSE_S)
+                task = client.get(task_path(task["id"]))
+            if is_settled(task):
+                return task
+
+
+def _waits_for_rate_limit(task: "TaskJson") -> bool:
+    return task["status"] == "waiting" and not is_settled(task)
+
+
+def _show_run(
+    client: DaemonConnection, run: "RunJson", shown: _Shown, as_json: bool, iterations: bool
+) -> "RunJson":
+    """Show the events of a run until it is settled; return the run as it is then."""
+    waiting: AbstractContextManager[object] = nullcontext()
+    if not iterations:
+        waiting = _report_waiting(client, run)
+    with waiting, _run_display(client, run, as_json, iterations) as show_event:
+        if shown.tail is not None:
+            shown.seq = show_last_events(client, run["id"], show_event, shown.tail, raw=as_json)
+            shown.tail = None
+        while True:
+            # Requested before the events, so that all events that led to this state are shown.
+            run = client.get(run_path(run["id"]))
+            is_at_rest = is_settled(run)
+            for event in read_run_events(client, run["id"], shown.seq, follow=not is_at_rest):
+                shown.seq = event["seq"]
+                show_event(event)
+                may_be_settled = event["kind"] in _SETTLING_EVENTS and event["run_id"] == run["id"]
+                if may_be_settled and not is_at_rest:
+                    break
+            if is_at_rest:
+                return run
 
 
 @contextmanager
-def _waiting(
-    client: DaemonConnection, item: TaskFields | RunFields, iterations: bool
-) -> Iterator[WaitingLines | None]:
-    """Print why the item waits where no live view shows it; of iterations only JSON is told."""
-    if iterations:
-        yield None
-    elif sys.stdout.isatty():
+def _report_waiting(client: DaemonConnection, item: "WorkJson") -> Iterator[WaitingLines]:
+    """Print why the item waits, unless the live view of a terminal shows it."""
+    if sys.stdout.isatty():
         yield WaitingLines()
     else:
         with waiting_lines(client, [item]) as lines:
@@ -190,276 +243,97 @@ def _waiting(
 
 
 @contextmanager
-def _display(
-    client: DaemonConnection, item: TaskFields | RunFields, as_json: bool, iterations: bool
-) -> Iterator[Callable[[Any], None]]:
-    """Shows events: as JSON, or as lines on stdout, in a terminal above what the item is at now."""
-    if as_json and "spent" not in item:
-        # Whoever follows says itself what the end is.
-        yield lambda event: None if event.kind == "end" else show_json(event)
-        return
+def _task_display(
+    client: DaemonConnection, task: "TaskJson", as_json: bool
+) -> Iterator[Callable[[ServerEvent], None]]:
+    """Provide a function that shows an event of a transcript: as JSON or as lines."""
+    if as_json:
+        # Whoever follows prints an "end" with the whole task.
+        yield lambda event: None if event.kind == "end" else print_transcript_json(event)
+    elif not sys.stdout.isatty():
+        yield PieceJoiner(lambda event: print_passage(transcript_passage(event)))
+    else:
+        with watch_live(client, [task]) as show_above:
+            yield PieceJoiner(lambda event: show_above(transcript_passage(event)))
+
+
+@contextmanager
+def _run_display(
+    client: DaemonConnection, run: "RunJson", as_json: bool, iterations: bool
+) -> Iterator[ShowEvent]:
+    """Provide a function that shows an event of a run: as JSON, as lines, or its iterations."""
     if as_json and iterations:
-        yield _show_json_and_iteration
-        return
-    if as_json or iterations or not sys.stdout.isatty():
-        yield json_line if as_json else _show_iteration if iterations else _lines_of(item, show)
-        return
-    with watched(client, [item]) as show_above:
-        yield _lines_of(item, show_above)
+        yield _print_json_and_iteration
+    elif as_json:
+        yield print_event_json
+    elif iterations:
+        yield _print_iteration
+    elif not sys.stdout.isatty():
+        yield print_event
+    else:
+        with watch_live(client, [run]) as show_above:
 
+            def show_event(event: "EventJson") -> None:
+                # The end is told below the live view, with the commands to type next.
+                if event["kind"].removeprefix("run.") not in FINAL:
+                    show_above(timed_event_passage(event))
 
-def _lines_of(
-    item: TaskFields | RunFields, show: Callable[[Passage | None], None]
-) -> Callable[[Any], None]:
-    """Shows the events of a run's history, or those of a task's transcript, as lines."""
-    if "spent" not in item:
-        return Whole(lambda event: show(passage(event)))
-    # What a run ended with is said again, with what to type next, when a live view is gone.
-    hidden = FINAL if sys.stdout.isatty() else ()
-    return lambda event: None if event["kind"].removeprefix("run.") in hidden else show(line(event))
-
-
-@contextmanager
-def watched(
-    client: DaemonConnection, items: Iterable[TaskFields | RunFields]
-) -> Iterator[Callable[[Passage | None], None]]:
-    """Redraw what they are at, as it is asked for every second, until this is left."""
-    known = {item["id"]: item for item in items}
-    own = DaemonConnection(client.address, autostart=False)
-    ended = threading.Event()
-
-    def refresh() -> None:
-        while not ended.wait(_REFRESH_S):
-            for some_id in [id_ for id_, item in known.items() if item["status"] not in FINAL]:
-                # Whoever waits for them reports a daemon that went away.
-                with suppress(KapelleError):
-                    known[some_id] = own.get(path_of(some_id), timeout=5)
-
-    threading.Thread(target=refresh, daemon=True).start()
-    try:
-        with live(known.values()) as show_above:
-            yield show_above
-    finally:
-        ended.set()
+            yield show_event
 
 
 @contextmanager
-def live(items: Iterable[TaskFields | RunFields]) -> Iterator[Callable[[Passage | None], None]]:
-    """Redraw what tasks and runs are at, below whatever is shown with what this yields."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.text import Text
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    spinner = Spinner("dots")
-
-    def show_above(shown: Passage | None) -> None:
-        if shown is not None:
-            console.print(Text(shown.text, style=shown.style or ""), soft_wrap=True)
-
-    with Live(
-        console=console,
-        get_renderable=lambda: _grid(items, spinner),
-        refresh_per_second=8,
-        transient=True,
-    ):
-        yield show_above
-
-
-def _grid(items: Iterable[TaskFields | RunFields], spinner: Any) -> "Table":
-    """The states of tasks and runs that have not ended."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1))
-    pending = [item for item in items if not settled(item)]
-    for item in pending[:_MOST_ROWS]:
-        doing = one_line(doing_words(item), 100)
-        about = " · ".join(filter(None, [doing, one_line(item["title"], 40)]))
-        grid.add_row(
-            spinner,
-            Text(item["status"], style=STATUS_STYLE.get(item["status"]) or ""),
-            Text(_time_of(item)),
-            Text(about, style="dim", no_wrap=True, overflow="ellipsis"),
-        )
-    if len(pending) > _MOST_ROWS:
-        grid.add_row(spinner, Text(f"and {len(pending) - _MOST_ROWS} more", style="dim"))
-    return grid
-
-
-def _time_of(item: TaskFields | RunFields) -> str:
-    """Return how long an item has been at work, without the time between its attempts."""
-    if not item["started_at"]:
-        return ""
-    return short(item["spent"]["seconds"] if "spent" in item else ran_s(item))
-
-
-def _until_rest(
-    client: DaemonConnection,
-    run: RunFields,
-    show_event: Show,
-    after: int,
-    tail: int | None,
-    *,
-    raw: bool,
-) -> tuple[RunFields, int]:
-    """Show what happens until the run rests: it has ended, waits for an answer, or is paused.
-
-    Of the past, tail is how many events are shown; only those that make a line count, unless raw.
-    Returns the run and the number of the last event.
-    """
-    if tail is not None:
-        after = show_last(client, run["id"], show_event, tail, raw=raw)
-    while True:
-        # Asked before its events are read, so that all that led to this state is shown.
-        run = client.get(run_path(run["id"]))
-        rests = settled(run)
-        for event in history(client, run["id"], after, follow=not rests):
-            after = event["seq"]
-            show_event(event)
-            if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
-                break
-        if rests:
-            return run, after
-
-
-def history(
-    client: DaemonConnection, run_id: str, after: int = 0, *, follow: bool = False
-) -> Iterator[EventData]:
-    """The events of a run and of its tasks behind a number; with follow without an end."""
-    query = {"run_id": run_id, "after": after, "follow": "true" if follow else "false"}
-    for event in client.stream("/events", query, endless=follow):
-        if "seq" in event.data:
-            yield event.data
-
-
-def show_last(
-    client: DaemonConnection, run_id: str, show_event: Show, count: int | None, *, raw: bool
-) -> int:
-    """Show the last so many events of the past, or all; returns the number of the last."""
-    seen = 0
-    kept: deque[EventData] = deque(maxlen=count)
-    for event in history(client, run_id):
-        seen = event["seq"]
-        if raw or line(event) is not None:
-            kept.append(event)
-    for event in kept:
-        show_event(event)
-    return seen
-
-
-@contextmanager
-def _interruptible(item: TaskFields | RunFields) -> Iterator[None]:
-    """Let an interrupt or a lost daemon end the watching, and say how to take it up again."""
-    some_id = item["id"]
-    (again, stop) = _commands(item)
+def _interruptible(item: "WorkJson") -> Iterator[None]:
+    """After an interrupt or the loss of the daemon, tell how to follow the item again."""
+    item_id = item["id"]
+    again = f"`kapelle {_follow_command(item)} {item_id}`"
     try:
         yield
     except Unavailable as error:
-        error.hint = f"`kapelle {again} {some_id}` starts it again and goes on."
+        error.hint = f"{again} starts the daemon again and goes on."
         raise
     except KeyboardInterrupt:
-        say(
-            f"The {'run' if 'spent' in item else 'task'} goes on in the background."
-            f" `kapelle {again} {some_id}` follows it again, `kapelle {stop} {some_id}` stops it."
-        )
+        noun = "run" if "pattern" in item else "task"
+        cancel = f"`kapelle {_cancel_command(item)} {item_id}`"
+        say(f"The {noun} goes on in the background. {again} follows it again, {cancel} stops it.")
         raise typer.Exit(INTERRUPTED) from None
 
 
-def conclude(item: TaskFields | RunFields) -> None:
-    """Say what became of a task or a run, what was answered, and what to type next."""
-    if isinstance(item["result"], dict):
-        said = item["result"].get("final_output")
-    else:
-        said = None
-    if said:
-        say(f"\n{clean(said)}\n")
-    say(wrapped(verdict(item), 2))
+def print_outcome(item: "WorkJson") -> None:
+    """Print the outcome of a task or a run, its open questions, and what to type next."""
+    if isinstance(item["result"], dict) and item["result"].get("final_output"):
+        say(f"\n{clean(item['result']['final_output'])}\n")
+    say(wrap_line(describe_end(item), 2))
     for question in item["questions"]:
         say("\n".join(question_lines(question)))
-    told = item.get("delivery")
-    if told and (item["status"] == "completed" or told["status"] != "pending"):
-        say(wrapped(delivery_words(told, item["status"]), 2))
-    for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
-        say(text)
+    delivery = item.get("delivery")
+    if delivery and (item["status"] == "completed" or delivery["status"] != "pending"):
+        say(wrap_line(describe_delivery(delivery, item["status"]), 2))
+    if sys.stderr.isatty():
+        for line in command_lines(next_commands(item)):
+            say(line)
 
 
-def verdict(item: TaskFields | RunFields) -> str:
-    """What became of a task or a run, in a sentence."""
-    if "spent" in item:
-        # The time that a run was paused does not count.
-        if item["status"] in FINAL:
-            seconds = item["spent"]["seconds"]
-        else:
-            seconds = 0
-    else:
-        seconds = ran_s(item)
-    took = short(seconds) if seconds else ""
-    reason = ""
-    if item["reason"]:
-        reason = ": " + "\n    ".join(reason_lines(item["reason"]))
-    return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
+def _print_iteration(event: "EventJson") -> None:
+    """Print the end of an iteration as a line of JSON on stderr."""
+    facts = event["data"]
+    if event["kind"] == "run.progress" and facts.get("phase") in _END_PHASES:
+        complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
 
 
-def _show_iteration(event: EventData) -> None:
-    """One line of JSON on stderr for every iteration."""
-    facts: dict[str, Any] = event["data"]
-    if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
-        _tell(event["run_id"], at=event["at"], **facts)
+def _print_json_and_iteration(event: "EventJson") -> None:
+    print_event_json(event)
+    _print_iteration(event)
 
 
-def _show_json_and_iteration(event: EventData) -> None:
-    """Print every event on stdout, and a line for every iteration on stderr."""
-    json_line(event)
-    _show_iteration(event)
-
-
-def _tell(run_id: str, **facts: Any) -> None:
-    complain(json.dumps({"run_id": run_id, **facts}))
-
-
-def _ask_all(client: DaemonConnection, item: TaskFields | RunFields) -> bool:
-    """Ask the person every open question; False when the input ended before the last."""
+def _ask_person(client: DaemonConnection, item: "WorkJson") -> bool:
+    """Ask a person every open question; return False if the input ended before the last."""
     try:
-        for question in item["questions"]:
-            answer = _ask(question)
-            if answer is None:
-                return False
-            try:
-                client.post(f"/questions/{question['token']}/answer", {"answer": answer})
-            except Conflict as error:
-                say(error.message)  # somebody else was faster
+        return answer_questions(client, item)
     except KeyboardInterrupt:
         say("")
-        conclude(client.get(path_of(item["id"])))
+        print_outcome(client.get(path_of(item["id"])))
         raise typer.Exit(INTERRUPTED) from None
-    return True
 
 
-def _ask(question: dict[str, Any]) -> str | None:
-    """A person's answer to a question; an empty line is the default, if there is one."""
-    default = question["default"]
-    say("\n".join(question_lines(question)[:-1]))
-    while (typed := read_line("Your answer: ")) is not None:
-        if typed.strip():
-            return typed
-        if default is not None:
-            return str(default)
-    return None
-
-
-def can_ask() -> bool:
-    """Whether somebody is there to read a question and to type an answer."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def read_line(words: str) -> str | None:
-    """What is typed behind the words, or None at the end of input."""
-    sys.stderr.write(clean(words))
-    sys.stderr.flush()
-    typed = sys.stdin.readline()
-    if not typed:
-        sys.stderr.write("\n")
-        return None
-    return typed.rstrip("\n")
+show_new = show_start
+watched = watch_live

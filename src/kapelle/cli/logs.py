@@ -1,155 +1,29 @@
-"""`kapelle logs`, and what an agent said and did, one readable line or block per event."""
+"""`kapelle logs`."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator
 
 import typer
 
 from kapelle.cli.command import Follow, JsonLines, flag, option
-from kapelle.cli.format import clean, exit_code, one_line, paint, short, telling_lines
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
-from kapelle.cli.output import json_line, say
+from kapelle.cli.output import say
+from kapelle.cli.passages import (
+    PieceJoiner,
+    print_event_json,
+    print_passage,
+    transcript_passage,
+)
+from kapelle.cli.passages import check_passage as check_passage
+from kapelle.cli.states import exit_code
+from kapelle.cli.text import clean
 from kapelle.cli.values import choice, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
 
-LINE_WIDTH = 160
-CHECK_LINES = 12
-# What stands apart from the rest of the talk, with a word before it.
-_NAMED = {
-    "result": ("Result: ", "bold"),
-    "plan": ("Plan:\n", "cyan"),
-    "question": ("Question: ", "yellow"),
-    "error": ("Error: ", "red"),
-    "notice": ("Notice: ", "yellow"),
-}
-
-
-@dataclass(frozen=True)
-class Passage:
-    """Text to show, already cleaned, and how."""
-
-    text: str
-    style: str | None = None
-
-
-_UNHEARD = {"waiting": " (not read yet)", "refused": " (not read: the task has ended)"}
-
-
-def _person_passage(data: dict[str, Any], text: str) -> Passage:
-    """How a hint, an answer or a message of a person is shown."""
-    label = {"answer": "You answered"}.get(str(data.get("message")), "You")
-    return Passage(f"{label}: {text}{_UNHEARD.get(str(data.get('state')), '')}", "bold")
-
-
-def _attempt_passage(data: dict[str, Any]) -> Passage:
-    """Return the line that separates a later attempt from the one before."""
-    after = data.get("after")
-    reason = f", after: {one_line(after, 300)}" if after else ""
-    agent = data.get("agent") or "its agent"
-    return Passage(f"── attempt {data.get('number')} by {agent}{reason} ──", "dim")
-
-
-def passage(event: ServerEvent) -> Passage | None:
-    """How an event is shown to a person; None for those that say nothing to one."""
-    text = clean(str(event.data.get("text") or "")).rstrip("\n")
-    match event.kind:
-        case "text":
-            return Passage(text)
-        case "attempt" if event.data.get("number", 1) != 1:
-            return _attempt_passage(event.data)
-        case "person":
-            return _person_passage(event.data, text)
-        case "tool_call":
-            given = event.data.get("data")
-            if given:
-                about = json.dumps(given, ensure_ascii=False)
-            else:
-                about = text
-            called = f"→ {event.data.get('name') or 'tool'} {about}"
-            return Passage(one_line(called, LINE_WIDTH), "cyan")
-        case "tool_result":
-            return Passage(one_line(f"← {text or 'done'}", LINE_WIDTH), "dim")
-        case "stderr":
-            return Passage("\n".join(f"! {line}" for line in text.split("\n")), "dim")
-        case "checking":
-            return Passage(one_line(f"▸ checking: {event.data.get('name')}", LINE_WIDTH), "cyan")
-        case "check":
-            return check_passage(event.data)
-        case "error" | "notice" if not text:
-            text = one_line(str(event.data.get("name") or "unknown"))
-    label, style = _NAMED.get(event.kind, ("", None))
-    if text and label:
-        return Passage(f"{label}{text}", style)
-    return None
-
-
-def check_passage(check: dict[str, Any]) -> Passage:
-    """What came of a check; of one that failed, also the last lines of its output."""
-    if check.get("duration_s") is not None:
-        took = f" ({short(check['duration_s'])})"
-    else:
-        took = ""
-    name = one_line(f"{check.get('name')}", LINE_WIDTH) + took
-    if check.get("passed"):
-        if not check.get("proof") or check.get("proved"):
-            return Passage(f"✓ check passed: {name}", "green")
-        blind = one_line(check["proof"], LINE_WIDTH)
-        return Passage(f"✓ check passed: {name}\n    {blind}", "yellow")
-    said = clean(str(check.get("output") or "")).strip()
-    if said:
-        below = [f"    {line}" for line in telling_lines(said, CHECK_LINES)]
-    else:
-        below = []
-    return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")
-
-
-def show_json(event: ServerEvent) -> None:
-    """The event as a line for programs."""
-    json_line({"event": event.kind, **event.data})
-
-
-def show(shown: Passage | None, stream: TextIO | None = None) -> None:
-    """A passage as lines on stdout or elsewhere, coloured only in a terminal, and seen at once."""
-    if shown is not None:
-        stream = stream or sys.stdout
-        stream.write(paint(shown.text, shown.style) + "\n")
-        stream.flush()
-
-
-class Whole:
-    """Shows a text that came in pieces when it is whole, and a result only if it says more."""
-
-    def __init__(self, show: Callable[[ServerEvent], None]) -> None:
-        self._show = show
-        self._pieces: list[str] = []
-        self._said = ""
-
-    def __call__(self, event: ServerEvent) -> None:
-        is_piece = event.kind == "text" and (event.data.get("data") or {}).get("delta") is True
-        if is_piece:
-            self._pieces.append(str(event.data.get("text") or ""))
-            return
-        if self._pieces:
-            self._show_new(ServerEvent("text", {"text": "".join(self._pieces)}, None))
-            self._pieces = []
-        self._show_new(event)
-
-    def _show_new(self, event: ServerEvent) -> None:
-        text = str(event.data.get("text") or "").strip()
-        if event.kind == "result" and text == self._said:
-            return
-        if event.kind in {"text", "error"}:
-            self._said = text
-        self._show(event)
-
-
-CHUNK = 1_000_000
-POLL_S = 0.25
+_PAGE_BYTES = 1_000_000
+_POLL_S = 0.25
 
 
 def logs(
@@ -175,7 +49,7 @@ def logs(
     hint = f"`kapelle runs steps {whole}` lists its tasks, which have."
     refuse((is_run(whole) and (raw or attempt is not None), mistake, hint))
     if raw:
-        _write_raw(_chunks(client, whole, attempt, stream or "out", follow), tail)
+        _print_raw(_read_pages(client, whole, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:
         from kapelle.cli.follow import follow as follow_to_end
 
@@ -183,22 +57,24 @@ def logs(
         if is_run(whole):
             raise typer.Exit(exit_code(ended))
     elif is_run(whole):
-        _history(client, whole, tail, as_json)
+        _print_history(client, whole, tail, as_json)
     else:
-        _transcript(client, whole, attempt, tail, follow, as_json)
+        _print_transcript(client, whole, attempt, tail, follow, as_json)
 
 
-def _history(client: DaemonConnection, run_id: str, tail: int | None, as_json: bool) -> None:
-    from kapelle.cli.events import line
-    from kapelle.cli.follow import show_last
+def _print_history(client: DaemonConnection, run_id: str, tail: int | None, as_json: bool) -> None:
+    from kapelle.cli.events import print_event, print_event_json, show_last_events
 
-    show_event = json_line if as_json else lambda event: show(line(event))
-    whole = client.get(path_of(run_id))["id"]
-    if not show_last(client, whole, show_event, tail, raw=as_json) and not as_json:
-        say("It has not done anything yet.")
+    show_event = print_event
+    if as_json:
+        show_event = print_event_json
+    whole_id = client.get(path_of(run_id))["id"]
+    last_seq = show_last_events(client, whole_id, show_event, tail, raw=as_json)
+    if not last_seq and not as_json:
+        say("The run has not done anything yet.")
 
 
-def _transcript(
+def _print_transcript(
     client: DaemonConnection,
     task_id: str,
     attempt: int | None,
@@ -206,60 +82,67 @@ def _transcript(
     follow: bool,
     as_json: bool,
 ) -> None:
-
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
+    show_event: Callable[[ServerEvent], None]
     if as_json:
-        show_event = show_json
+        show_event = print_event_json
     else:
-        show_event = Whole(lambda event: show(passage(event)))
+        show_event = PieceJoiner(lambda event: print_passage(transcript_passage(event)))
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show_event(event)
         kinds.add(event.kind)
-    if tail != 0 and not kinds - {"attempt", "person", "end"} and not as_json:
-        say("There is no output." if kinds > {"end"} else "It has not started yet.")
+    has_output = bool(kinds - {"attempt", "person", "end"})
+    if tail == 0 or has_output or as_json:
+        return
+    if kinds - {"end"}:
+        say("There is no output.")
+    else:
+        say("The task has not started yet.")
 
 
-def _chunks(
+def _read_pages(
     client: DaemonConnection, task_id: str, attempt: int | None, stream: str, follow: bool
 ) -> Iterator[bytes]:
-    """The stored bytes from the beginning, and with follow those still to come."""
+    """Yield the stored output from its beginning, and with follow all later output."""
     offset = 0
-    complete = False
-    while not complete:
-        query = {"attempt": attempt, "stream": stream, "offset": offset, "limit": CHUNK}
-        body, headers = client.get_bytes(task_path(task_id, "output"), query)
-        offset = int(headers.get("x-next-offset", offset + len(body)))
-        complete = headers.get("x-complete") == "true"
-        if body:
-            yield body
+    is_complete = False
+    while not is_complete:
+        query = {"attempt": attempt, "stream": stream, "offset": offset, "limit": _PAGE_BYTES}
+        page, headers = client.get_bytes(task_path(task_id, "output"), query)
+        offset = int(headers.get("x-next-offset", offset + len(page)))
+        is_complete = headers.get("x-complete") == "true"
+        if page:
+            yield page
         elif not follow:
             return
-        elif not complete:
-            time.sleep(POLL_S)
+        elif not is_complete:
+            time.sleep(_POLL_S)
 
 
-def _write_raw(chunks: Iterator[bytes], tail: int | None) -> None:
-    output = sys.stdout.buffer
+def _print_raw(pages: Iterable[bytes], tail: int | None) -> None:
+    """Print output byte for byte; on a terminal without what could control it."""
     if tail is not None:
-        chunks = iter([_last_lines(chunks, tail)])
-    # Bytes as they are go to files and programs; they must not steer the terminal of a person.
+        pages = [last_raw_lines(pages, tail)]
     is_terminal = sys.stdout.isatty()
-    for chunk in chunks:
+    output = sys.stdout.buffer
+    for page in pages:
         if is_terminal:
-            chunk = clean(chunk.decode("utf-8", "replace")).encode("utf-8", "replace")
-        output.write(chunk)
+            page = clean(page.decode("utf-8", "replace")).encode("utf-8", "replace")
+        output.write(page)
         output.flush()
 
 
-def _last_lines(chunks: Iterator[bytes], count: int) -> bytes:
-    """The last lines of all the chunks, holding no more than those in memory."""
-    kept = b""
-    for chunk in chunks:
-        lines = (kept + chunk).split(b"\n")
-        # Behind the last newline there is a line only if something stands there.
-        if count:
-            kept = b"\n".join(lines[-count - (not lines[-1]) :])
-        else:
-            kept = b""
-    return kept
+def last_raw_lines(pages: Iterable[bytes], count: int) -> bytes:
+    """Return the last lines of some output; no more than those and a page are in memory."""
+    tail = b""
+    for page in pages:
+        if not count:
+            continue  # the rest is read all the same, so that following waits for its end
+        lines = (tail + page).split(b"\n")
+        # Behind the last line break there is a line only if there is text.
+        lines_of_tail = count
+        if not lines[-1]:
+            lines_of_tail += 1
+        tail = b"\n".join(lines[-lines_of_tail:])
+    return tail

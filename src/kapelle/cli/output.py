@@ -1,4 +1,4 @@
-"""Where words go: data on stdout, talk and errors on stderr, JSON in one shape."""
+"""Output: data on stdout, remarks and errors on stderr, JSON in one format."""
 
 import errno
 import json
@@ -8,24 +8,27 @@ import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 
-from kapelle.cli.format import clean, clean_painted, shown
+from kapelle.cli.text import clean, clean_except_colours, shorten_ids_on_terminal
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 
 def data(text: str) -> None:
-    """A line for programs and people, on stdout."""
-    sys.stdout.write(shown(clean(text)) + "\n")
+    """Print a line for programs and people on stdout."""
+    sys.stdout.write(shorten_ids_on_terminal(clean(text)) + "\n")
 
 
 def say(text: str) -> None:
-    """A remark for the person watching, on stderr."""
-    complain(shown(clean(text)))
+    """Print a remark for people on stderr."""
+    complain(shorten_ids_on_terminal(clean(text)))
 
 
 def complain(line: str) -> None:
-    """A line on stderr; one that nobody can read does not change what became of the work."""
+    """Print a line on stderr as it is.
+
+    A stderr that cannot be written does not change the outcome of a command.
+    """
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -34,31 +37,36 @@ def complain(line: str) -> None:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Lines on stdout, in their colours; whatever else could steer a terminal is taken out."""
-    sys.stdout.writelines(f"{clean_painted(line)}\n" for line in lines)
+    """Print lines on stdout, cleaned but for their colours."""
+    for line in lines:
+        sys.stdout.write(f"{clean_except_colours(line)}\n")
 
 
-def document(value: Any) -> None:
-    """One JSON document; only ASCII, so that nothing in it can steer a terminal."""
-    sys.stdout.write(json.dumps(value, indent=2 if sys.stdout.isatty() else None) + "\n")
+def document(value: object) -> None:
+    """Print one JSON document; it is all ASCII, so that it cannot control a terminal."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
 
 
-def json_line(value: Any) -> None:
-    """One JSON object of a stream, seen by the reader at once."""
+def json_line(value: object) -> None:
+    """Print one JSON object of a stream, and flush it for the reader."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def give_up(stream: TextIO) -> None:
-    """Drop what a stream could not take, or the interpreter complains of it at its end."""
+    """Discard the text that a stream could not write.
+
+    Otherwise the interpreter would report an error when it ends.
+    """
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def open_streams() -> None:
-    """Put /dev/null where a standard stream was closed before we began.
+    """Open /dev/null in the place of each standard stream that was closed before the start.
 
-    The lowest free descriptor is the closed one, so no socket of ours takes its place.
+    The lowest free descriptor is that of the closed stream, so that no socket gets it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -68,46 +76,45 @@ def open_streams() -> None:
 
 
 def lenient_streams() -> None:
-    """Keep an ASCII terminal or odd bytes in a file name from ending a command."""
+    """Print letters that the encoding of a terminal lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
-# A file that is already open does not tell its name when it cannot be written.
+# Errors while a file is written. They carry no file name, because the file is open already.
 _FROM_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _HEADER_VALUE = re.compile(r"(Invalid header value|Bearer) .*")
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether --json was among the options, known even when parsing failed."""
+    """Tell whether --json is among the options of a command line that may be wrong."""
+    options = arguments
     if "--" in arguments:
         options = arguments[: arguments.index("--")]
-    else:
-        options = arguments
     return "--json" in options
 
 
 def show_error(error: KapelleError, *, as_json: bool) -> None:
-    """One or two sentences on stderr: what is wrong and what to type instead."""
+    """Print an error on stderr, with its hint on the same line unless one has several lines."""
     if as_json:
-        shown = {"code": error.code, "message": error.message, "hint": error.hint}
-        complain(json.dumps({"error": shown}))
+        fields = {"code": error.code, "message": error.message, "hint": error.hint}
+        complain(json.dumps({"error": fields}))
         return
-    text = error.message.strip()
-    text += "" if text.endswith((".", "!", "?", ":", "…")) or not text else "."
-    sentences = [f"kapelle: {text}", error.hint or ""]
-    if any("\n" in sentence for sentence in sentences):
-        apart = "\n"
-    else:
-        apart = " "
-    say(apart.join(filter(None, sentences)))
+    message = error.message.strip()
+    if message and not message.endswith((".", "!", "?", ":", "…")):
+        message += "."
+    text = f"kapelle: {message}"
+    if error.hint:
+        separator = "\n" if "\n" in text or "\n" in error.hint else " "
+        text += f"{separator}{error.hint}"
+    say(text)
 
 
 def system_error(error: OSError) -> KapelleError:
-    """What the system refused, as a sentence: it is no failure of the program."""
+    """Return an error of the operating system as an error with a sentence for people."""
     try:
-        # What could not be written is still there, so a broken stdout fails once more.
+        # The text that could not be written is still buffered: a broken stdout fails again.
         sys.stdout.flush()
     except OSError as broken:
         give_up(sys.stdout)
@@ -126,8 +133,8 @@ def system_error(error: OSError) -> KapelleError:
 
 
 def internal_error(error: BaseException) -> KapelleError:
-    """An unforeseen failure: the traceback goes to a file, a sentence to the person."""
-    what = _without_headers(f"internal error: {type(error).__name__}: {error}")
+    """Return an unexpected exception as an error; its traceback is written to a file."""
+    message = _without_headers(f"internal error: {type(error).__name__}: {error}")
     try:
         from kapelle.home import Home
 
@@ -137,10 +144,10 @@ def internal_error(error: BaseException) -> KapelleError:
         with open(descriptor, "a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(_without_headers("".join(traceback.format_exception(error))) + "\n")
     except Exception:
-        return KapelleError(what)
-    return KapelleError(what, hint=f"Details are in {path}.")
+        return KapelleError(message)
+    return KapelleError(message, hint=f"Details are in {path}.")
 
 
 def _without_headers(text: str) -> str:
-    """The text without the values of headers, one of which is the token."""
+    """Return the text without the values of HTTP headers: one of them is the token."""
     return _HEADER_VALUE.sub(r"\1 …", text)

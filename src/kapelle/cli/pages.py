@@ -11,7 +11,7 @@ from kapelle.cli.output import say
 from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import DaemonConnection
 
-Items = list[dict[str, Any]]
+Items = list[Any]
 ItemFormatter = Callable[[Items], Iterable[str]]
 
 _PAGE = 200

@@ -1,18 +1,21 @@
 """`kapelle questions` and `kapelle answer`."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 from kapelle.cli.command import CommandOutput, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
 from kapelle.cli.output import data, say
-from kapelle.cli.pages import Items, RepositoryOption, repository_filter, whole_list
+from kapelle.cli.pages import RepositoryOption, repository_filter, whole_list
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count, shorten_paths
+
+if TYPE_CHECKING:
+    from kapelle.client.records import QuestionJson, WorkJson
 
 _ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 QuestionReference = Annotated[
@@ -35,7 +38,7 @@ def questions(repository: RepositoryOption = None) -> CommandOutput:
     return whole_list(found, _questions, "No open questions.")
 
 
-def _questions(found: Items) -> Iterator[str]:
+def _questions(found: "list[QuestionJson]") -> Iterator[str]:
     paths = {question.get("repository") or "" for question in found}
     names = shorten_paths(paths - {""})
     for question in found:
@@ -49,7 +52,7 @@ def _questions(found: Items) -> Iterator[str]:
         yield from (f"  {line}" for line in question_lines(question))
 
 
-def asked_lines(item: dict[str, Any]) -> Iterator[str]:
+def asked_lines(item: "WorkJson") -> Iterator[str]:
     """What a task or a run asks, in the view of it."""
     # An older daemon that still runs does not know the field of a task.
     asked = item.get("questions") or ()
@@ -59,7 +62,7 @@ def asked_lines(item: dict[str, Any]) -> Iterator[str]:
         yield from (f"    {line}" for line in question_lines(question))
 
 
-def question_lines(question: dict[str, Any]) -> list[str]:
+def question_lines(question: "QuestionJson") -> list[str]:
     """What is asked, what may be chosen, and what to type."""
     if question["default"]:
         default = f" [{one_line(question['default'])}]"

@@ -166,7 +166,7 @@ def _title(item: TaskFields | RunFields) -> str:
         return f"(archived) {one_line(item['title'])}"
     told = item.get("delivery")
     if told:
-        about = delivery_words({**told, "reason": None}, item["status"])
+        about = delivery_words(told, item["status"], with_reason=False)
     else:
         about = ""
     if _has_ended(item):
@@ -187,7 +187,7 @@ def status(task_id: NewestId = None) -> CommandOutput:
 
 def show_status(client: DaemonConnection, path: str) -> CommandOutput:
     yield (item := client.get(path))
-    from kapelle.cli.work_view import describe
+    from kapelle.cli.run_view import describe
 
     yield from describe(client, item)
 

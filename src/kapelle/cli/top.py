@@ -1,4 +1,4 @@
-"""`kapelle top`: all that is at work, live in the terminal, with keys to look and to act."""
+"""`kapelle top`: all work at once, live in the terminal, with keys to look at it and to act."""
 
 import os
 import re
@@ -11,49 +11,68 @@ import threading
 import time
 import tty
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from kapelle.cli.command import CommandOutput
-from kapelle.cli.follow import read_line
-from kapelle.cli.format import (
-    STATUS_STYLE,
-    between,
-    columns_of,
-    doing_words,
-    dollars,
-    fit,
-    moment,
-    now,
-    one_line,
-    paint,
-    repository_path,
-    table,
-)
-from kapelle.cli.ids import is_run, path_of
+from kapelle.cli.figures import format_elapsed, format_usd, now, parse_time
+from kapelle.cli.ids import path_of
+from kapelle.cli.interaction import confirm, read_line
+from kapelle.cli.layout import STATUS_STYLE, format_table, paint
 from kapelle.cli.output import say
 from kapelle.cli.questions import question_lines
+from kapelle.cli.states import describe_activity
+from kapelle.cli.text import cell_width, cut_text, one_line
+from kapelle.cli.view import repository_name
 from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.report import FINAL, RunFields, TaskFields
+from kapelle.domain.report import FINAL
 
-ActiveItem = TaskFields | RunFields
+if TYPE_CHECKING:
+    from kapelle.client.records import WorkJson
 
-_OPEN = ("running", "waiting", "paused", "queued", "blocked")
-_ORDER = (*_OPEN, "failed", "cancelled", "completed")
-_MOST = 200
-# So long what has ended is shown.
+# A task is never paused, and a run is never blocked.
+_OPEN_TASK_STATUSES = ("blocked", "queued", "running", "waiting")
+_OPEN_RUN_STATUSES = ("paused", "queued", "running", "waiting")
+_STATUS_ORDER = (
+    "running",
+    "waiting",
+    "paused",
+    "queued",
+    "blocked",
+    "failed",
+    "cancelled",
+    "completed",
+)
+_MOST_ITEMS = 200
+# Ended work stays in the table for so long.
 _ENDED_S = 600.0
-_LOOK_S = 1.0
-_REDRAW_S = 0.3
-_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 11, "REPOSITORY": 11, "COST": 8}
-# So much room the title has at least, or a column is left out.
-_LEAST = 22
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
+_REFRESH_S = 1.0
+_KEY_TIMEOUT_S = 0.3
+_COLUMN_WIDTHS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 11, "REPOSITORY": 11, "COST": 8}
+# The last columns are left out until the title has so much room.
+_LEAST_TITLE_WIDTH = 22
+_LONGEST_CELL = 24
+
+# Escape sequences: use the alternate screen without a cursor and line breaks, and go back.
+_ENTER_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE_SCREEN = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_KEY = re.compile(r"\x1b[\[O].|.", re.DOTALL)
 _STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
+_BACK_KEYS = frozenset({"\n", "q", " ", "\x1b"})
+_HELP = """
+  ↑ ↓ j k   select a task or run
+  ⏎         show it; ended work moves to the end then
+  l         show its logs
+  a         answer its question
+  d         show its diff
+  m         merge it
+  c         cancel it
+  r         start it again
+  ^Z        suspend
+  q         quit; all work goes on
+"""
 
 
 def top() -> CommandOutput:
@@ -61,347 +80,434 @@ def top() -> CommandOutput:
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
-    known = _WorkTable(DaemonConnection())
-    yield (found := known.ask())
+    work = _WorkTable(DaemonConnection())
+    yield (items := work.load())
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
-        _watch(known)
-    elif found:
-        rows = [[*_cells(item), " · ".join(_words(item))] for item in found]
-        yield from table([*_COLUMNS, "TITLE"], rows)
+        _run_screen(work)
+    elif items:
+        rows = [[*_cells(item), " · ".join(_describe(item))] for item in items]
+        yield from format_table([*_COLUMN_WIDTHS, "TITLE"], rows)
     else:
         say("Nothing is at work.")
 
 
 class _WorkTable:
-    """What is at work and what has just ended, in the order in which it is shown."""
+    """The tasks and runs that are at work or have just ended, in the order of the table."""
 
     def __init__(self, client: DaemonConnection) -> None:
-        self.items: list[ActiveItem] = []
-        self.needs = 0  # how many things need a person, over all work
+        self.items: list[WorkJson] = []
+        self.need_count = 0  # of all work, also of that outside of the table
         self.problem: Exception | None = None
         self.is_away = False
         self._client = client
 
-    def ask(self) -> list[ActiveItem]:
-        """All of it as it is now: a request for each list, and for each that has left its list."""
-        before = {item["id"]: item for item in self.items}
-        found: dict[str, ActiveItem] = {}
-        for noun, never in (("tasks", "paused"), ("runs", "blocked")):
-            for states in (_OPEN, FINAL) if not before else (_OPEN,):
-                query = {"status": sorted({*states} - {never}), "limit": _MOST}
-                found |= {item["id"]: item for item in self._client.get(f"/{noun}", query)[noun]}
-        for gone in before.keys() - found.keys():
-            ended = before[gone]["status"] in FINAL
-            found[gone] = before[gone] if ended else self._client.get(path_of(gone))
-        self.items = in_order({id_: item for id_, item in found.items() if _is_shown(item)})
-        self.needs = self._client.get("/needs", {"limit": 1})["rows"]
+    def load(self) -> "list[WorkJson]":
+        """Request the present state of all items, and return them."""
+        known = {item["id"]: item for item in self.items}
+        items = self._list_items("tasks", _OPEN_TASK_STATUSES)
+        items |= self._list_items("runs", _OPEN_RUN_STATUSES)
+        if not known:
+            items |= self._list_items("tasks", sorted(FINAL))
+            items |= self._list_items("runs", sorted(FINAL))
+        for item_id, item in known.items():
+            if item_id in items:
+                continue
+            if item["status"] in FINAL:
+                items[item_id] = item
+            else:
+                # It has left the list of open work since the last request.
+                items[item_id] = self._client.get(path_of(item_id))
+        shown = {item_id: item for item_id, item in items.items() if _is_shown(item)}
+        self.items = sort_items(shown)
+        self.need_count = self._client.get("/needs", {"limit": 1})["rows"]
         return self.items
 
-    def mark_seen(self, item: ActiveItem) -> None:
-        """Let what has ended, and was looked at, stand behind what was not."""
-        if item["status"] in FINAL and not item.get("seen_at"):
-            with suppress(KapelleError):  # the list is right without it
-                marked = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
-                item["seen_at"] = marked["seen_at"]
-                self.items = in_order({one["id"]: one for one in self.items})
+    def _list_items(self, noun: str, statuses: Sequence[str]) -> "dict[str, WorkJson]":
+        """Return the tasks or the runs with one of the statuses, by id."""
+        query = {"status": list(statuses), "limit": _MOST_ITEMS}
+        return {item["id"]: item for item in self._client.get(f"/{noun}", query)[noun]}
 
-    def follow(self) -> None:
-        """Keep it up to date in the background, until something goes wrong that has to be told."""
+    def mark_seen(self, item: "WorkJson") -> None:
+        """Move an ended item to the end of the table, because a person has looked at it."""
+        if item["status"] not in FINAL or item.get("seen_at"):
+            return
+        with suppress(KapelleError):  # the table is right without the mark
+            marked = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
+            item["seen_at"] = marked["seen_at"]
+            self.items = sort_items({one["id"]: one for one in self.items})
+
+    def start_refreshing(self) -> None:
+        """Keep the items up to date in the background, until an unexpected error occurs."""
         threading.Thread(target=self._refresh, daemon=True).start()
 
     def _refresh(self) -> None:
         address = self._client.address
         while self.problem is None:
-            time.sleep(_LOOK_S)
-            # One that was stopped is started again by whoever stopped it; one that died, by us.
-            died = address.url is None and address.home.socket.exists()
+            time.sleep(_REFRESH_S)
             self.is_away = not listens(address)
+            # A daemon that was stopped has removed its socket: whoever stopped it starts it
+            # again. A daemon that died has left its socket: the next request starts it.
+            has_died = address.url is None and address.home.socket.exists()
+            if self.is_away and not has_died:
+                continue
             try:
-                if died or not self.is_away:
-                    self.ask()
-                    self.is_away = False
+                self.load()
+                self.is_away = False
             except KapelleError:
                 self.is_away = True
             except Exception as error:
                 self.problem = error
 
 
-def in_order(found: dict[str, ActiveItem]) -> list[ActiveItem]:
-    """Return what is at work first, each behind its run; what has ended and was seen last."""
+def sort_items(items: "Mapping[str, WorkJson]") -> "list[WorkJson]":
+    """Return open items first, parts behind their run; ended items that were seen come last."""
 
-    def place(item: ActiveItem) -> tuple[int, str, str]:
-        whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
-        if FINAL & {item["status"], whole["status"]}:
-            whole = item
-        else:
-            whole = whole
-        is_seen = whole["status"] in FINAL and whole.get("seen_at")
-        if is_seen:
-            rank = len(_ORDER)
-        else:
-            rank = _ORDER.index(whole["status"])
-        return rank, whole["id"], "" if whole is item else item["id"]
+    def sort_key(item: "WorkJson") -> tuple[int, str, str]:
+        leader = _leader(item, items)
+        rank = _STATUS_ORDER.index(leader["status"])
+        if leader["status"] in FINAL and leader.get("seen_at"):
+            rank = len(_STATUS_ORDER)
+        if leader is item:
+            return rank, item["id"], ""
+        return rank, leader["id"], item["id"]
 
-    return sorted(found.values(), key=place)
+    return sorted(items.values(), key=sort_key)
 
 
-def _is_shown(item: ActiveItem) -> bool:
+def _leader(item: "WorkJson", items: "Mapping[str, WorkJson]") -> "WorkJson":
+    """Return the run that an item stands behind: its own if both are open; else the item."""
+    run = items.get(_run_id(item) or "")
+    if run is None or item["status"] in FINAL or run["status"] in FINAL:
+        return item
+    return run
+
+
+def _run_id(item: "WorkJson") -> str | None:
+    """Return the id of the run that a task or a run is a part of."""
+    if "pattern" in item:
+        return item.get("parent_id")
+    return item.get("run_id")
+
+
+def _is_shown(item: "WorkJson") -> bool:
+    """Tell whether an item is open, or has ended a short time ago and is no part of a run."""
     if item["status"] not in FINAL:
         return True
-    ended = moment(item["ended_at"]) or now()
-    return not item.get("run_id") and (now() - ended).total_seconds() < _ENDED_S
+    is_task_of_run = "pattern" not in item and item.get("run_id")
+    ended_at = parse_time(item["ended_at"]) or now()
+    return not is_task_of_run and (now() - ended_at).total_seconds() < _ENDED_S
 
 
-def _cells(item: ActiveItem) -> list[str]:
-    attempts = item.get("attempts", [])
-    last = (attempts or [item])[-1]
-    who = item.get("pattern") or "/".join(filter(None, [last["agent"], last["model"]]))
-    used = [item.get("spent"), *(attempt["usage"] for attempt in attempts)]
-    costs = [part["cost_usd"] for part in used if part and part["cost_usd"] is not None]
-    if item.get("run_id") or item.get("parent_id"):
-        inside = " "
+def _cells(item: "WorkJson") -> list[str]:
+    """Return the cells of an item, for all columns except the title."""
+    indent = " " if _run_id(item) else ""
+    age = format_elapsed(item["created_at"], None)
+    who = one_line(_worker(item), _LONGEST_CELL)
+    repository = one_line(repository_name(item), _LONGEST_CELL)
+    return [indent + item["id"][-5:], item["status"], age, who, repository, _format_cost(item)]
+
+
+def _worker(item: "WorkJson") -> str:
+    """Return the pattern of a run, or the agent that works on a task or did so last."""
+    if "pattern" in item:
+        return item["pattern"]
+    if item["attempts"]:
+        last = item["attempts"][-1]
+        return "/".join(filter(None, [last["agent"], last["model"]]))
+    return "/".join(filter(None, [item["agent"], item["model"]]))
+
+
+def _format_cost(item: "WorkJson") -> str:
+    """Return the known cost of a task or a run; empty if none is known."""
+    if "pattern" in item:
+        costs = [item["spent"]["cost_usd"]]
     else:
-        inside = ""
-    age = between(item["created_at"], None)
-    cost = dollars(sum(costs)) if costs else ""
-    where = one_line(os.path.basename(repository_path(item)), 24)
-    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), where, cost]
+        usages = [attempt["usage"] for attempt in item["attempts"]]
+        costs = [usage["cost_usd"] for usage in usages if usage]
+    known_costs = [cost for cost in costs if cost is not None]
+    if not known_costs:
+        return ""
+    return format_usd(sum(known_costs))
 
 
-def _words(item: ActiveItem) -> list[str]:
-    """The title, and what it is doing or that nobody verified it, if there is something to say."""
+def _describe(item: "WorkJson") -> list[str]:
+    """Return the title, and what the item does now or why it is in doubt, if there is any."""
+    parts = []
     if item.get("verified") is False:
-        doubt = "not verified"
-    else:
-        doubt = None
-    doing = ", ".join(filter(None, [doubt, doing_words(item)]))
-    return [one_line(item["title"], 80), *filter(None, [one_line(doing, 300)])]
+        parts.append("not verified")
+    parts.append(describe_activity(item))
+    activity = one_line(", ".join(filter(None, parts)), 300)
+    title = one_line(item["title"], 80)
+    if activity:
+        return [title, activity]
+    return [title]
 
 
-def page(
-    items: list[ActiveItem], chosen: str, width: int, height: int, *, is_away: bool, needs: int = 0
+def render_page(
+    items: "Sequence[WorkJson]",
+    selected_id: str,
+    width: int,
+    height: int,
+    *,
+    is_away: bool,
+    need_count: int = 0,
 ) -> list[str]:
-    """All lines of the screen: how many there are, the table around the chosen one, the keys."""
-    counts = Counter(item["status"] for item in items)
-    many = ", ".join(f"{counts[status]} {status}" for status in _ORDER if counts[status])
-    if is_away:
-        away = "the daemon is away; running agents go on · "
-    else:
-        away = ""
-    if needs:
-        needing = f" · {needs} need you"
-    else:
-        needing = ""
-    head = fit(f"kapelle · {away}{many or 'nothing is at work'}{needing}", width)
-    keys = [_keys(item) for item in items if item["id"] == chosen] or [{}]
-    offered = [f"{key} {word}" for key, (word, _, _) in keys[0].items()]
-    foot = "  ".join(["q quit", "? keys", *offered, "↑↓ choose"]).replace("\n", "⏎")
-    (_, header), *rows = _rows(items, chosen, width)
-    room = max(height - 3, 1)
-    mine = next((number for number, (id, _) in enumerate(rows) if id == chosen), 0)
-    first = max(min(mine - room // 2, len(rows) - room), 0)
-    shown = [text for _, text in rows[first : first + room]]
-    shown += [""] * (room - len(shown))
-    return [paint(head, "bold"), header, *shown, paint(fit(foot, width), "dim")][:height]
-
-
-def _rows(items: list[ActiveItem], chosen: str, width: int) -> Iterator[tuple[str, str]]:
-    """Lines with the ids of their items; what one is doing stands beside its title if it fits."""
-    sizes = list(_COLUMNS.values())
-    while len(sizes) > 1 and width - sum(sizes) - len(sizes) < _LEAST:
-        sizes.pop()
-    room = max(width - sum(sizes) - len(sizes), 1)
-
-    def row(cells: list[str], end: str, style: str | None) -> str:
-        parts = [fit(cell, size).ljust(size) for cell, size in zip(cells, sizes, strict=False)]
-        parts[1:2] = [paint(part, style) for part in parts[1:2]]
-        return " ".join([*parts, fit(end, room)])
-
-    yield "", paint(row([*_COLUMNS], "TITLE", None), "bold")
+    """Return the lines of the screen: a summary, the table around the selected item, the keys."""
+    head = paint(cut_text(_summary(items, is_away, need_count), width), "bold")
+    foot = paint(cut_text(_key_hints(items, selected_id), width), "dim")
+    columns = _TopColumns.for_width(width)
+    header = paint(columns.format_row([*_COLUMN_WIDTHS], "TITLE", None), "bold")
+    lines: list[str] = []
+    selected_line = 0
     for item in items:
-        whole = " · ".join(words := _words(item))
-        if columns_of(whole) > room:
-            below = words[1:]
-        else:
-            below = []
-        is_chosen = item["id"] == chosen
-        style = STATUS_STYLE.get(item["status"])
-        text = row(_cells(item), words[0] if below else whole, None if is_chosen else style)
-        yield item["id"], f"\x1b[7m{text}\x1b[0m" if is_chosen else text
-        yield from ((item["id"], paint(fit(f"    {doing}", width), "dim")) for doing in below)
+        if item["id"] == selected_id:
+            selected_line = len(lines)
+        lines += _item_lines(item, columns, width, is_selected=item["id"] == selected_id)
+    room = max(height - 3, 1)
+    first = max(min(selected_line - room // 2, len(lines) - room), 0)
+    visible = lines[first : first + room]
+    visible += [""] * (room - len(visible))
+    return [head, header, *visible, foot][:height]
 
 
-def _keys(item: ActiveItem) -> dict[str, tuple[str, str, str]]:
-    """What can be done with it, by key: the word, the command, and what is asked before."""
+def _summary(items: "Sequence[WorkJson]", is_away: bool, need_count: int) -> str:
+    """Return how many items there are of each status, and how many need a person."""
+    counts = Counter[str](item["status"] for item in items)
+    parts = [f"{counts[status]} {status}" for status in _STATUS_ORDER if counts[status]]
+    summary = "kapelle · "
+    if is_away:
+        summary += "the daemon is away; running agents go on · "
+    summary += ", ".join(parts) or "nothing is at work"
+    if need_count:
+        summary += f" · {need_count} need you"
+    return summary
+
+
+def _key_hints(items: "Sequence[WorkJson]", selected_id: str) -> str:
+    """Return the keys for the selected item, each with a word."""
+    hints = ["q quit", "? keys"]
+    for item in items:
+        if item["id"] == selected_id:
+            hints += [f"{key} {action.word}" for key, action in _actions(item).items()]
+    return "  ".join([*hints, "↑↓ choose"]).replace("\n", "⏎")
+
+
+class _TopColumns(NamedTuple):
+    """The columns of the table that fit on the screen."""
+
+    widths: list[int]
+    title_width: int
+
+    @classmethod
+    def for_width(cls, width: int) -> "_TopColumns":
+        """Leave out columns from the end until the title has room."""
+        widths = list(_COLUMN_WIDTHS.values())
+        # A space follows each column.
+        while len(widths) > 1 and width - sum(widths) - len(widths) < _LEAST_TITLE_WIDTH:
+            widths.pop()
+        return cls(widths, max(width - sum(widths) - len(widths), 1))
+
+    def format_row(self, cells: Sequence[str], title: str, status_style: str | None) -> str:
+        """Return a line of the table, with the cells of the columns that fit."""
+        parts = []
+        for cell, width in zip(cells, self.widths, strict=False):
+            parts.append(cut_text(cell, width).ljust(width))
+        if len(parts) > 1:
+            parts[1] = paint(parts[1], status_style)
+        return " ".join([*parts, cut_text(title, self.title_width)])
+
+
+def _item_lines(
+    item: "WorkJson", columns: _TopColumns, width: int, *, is_selected: bool
+) -> list[str]:
+    """Return the line of an item, and one for its activity if that does not fit beside."""
+    description = _describe(item)
+    title = " · ".join(description)
+    below = []
+    if cell_width(title) > columns.title_width:
+        title, *below = description
+    # The codes of a colour would end the inverse video of the selected line.
+    status_style = None if is_selected else STATUS_STYLE.get(item["status"])
+    line = columns.format_row(_cells(item), title, status_style)
+    if is_selected:
+        line = f"\x1b[7m{line}\x1b[0m"
+    return [line, *(paint(cut_text(f"    {activity}", width), "dim") for activity in below)]
+
+
+class _Action(NamedTuple):
+    """What a key does with an item."""
+
+    word: str
+    command: str
+    # A question that a person has to confirm first.
+    question: str = ""
+
+
+def _actions(item: "WorkJson") -> dict[str, _Action]:
+    """Return the actions that an item allows, by their keys."""
     is_ended = item["status"] in FINAL
-    place = item["workspace"]
-    keys = {"\n": ("look", "status", ""), "l": ("logs", "logs" if is_ended else "logs -f", "")}
+    workspace = item["workspace"]
+    actions = {"\n": _Action("look", "status"), "l": _Action("logs", "logs -f")}
+    if is_ended:
+        actions["l"] = _Action("logs", "logs")
     if item.get("questions") or item["question"]:
-        keys["a"] = ("answer", "answer", "Your answer: ")
-    if place["branch"]:
-        keys["d"] = ("diff", "diff", "")
-    has_work = place["commit"] and not place["owner"] and not item["merged_at"]
-    if item["status"] == "completed" and has_work:
-        keys["m"] = ("merge", "merge", "Merge it? [y/N] ")
+        actions["a"] = _Action("answer", "answer")
+    if workspace["branch"]:
+        actions["d"] = _Action("diff", "diff")
+    is_mergeable = workspace["commit"] and not workspace["owner"] and not item["merged_at"]
+    if item["status"] == "completed" and is_mergeable:
+        actions["m"] = _Action("merge", "merge", "Merge it?")
     if not is_ended:
-        keys["c"] = ("cancel", "cancel", "Cancel it? [y/N] ")
-    elif not is_run(item["id"]):
-        keys["r"] = ("retry", "retry", "Start it again? [y/N] ")
-    return keys
+        actions["c"] = _Action("cancel", "cancel", "Cancel it?")
+    elif "pattern" not in item:
+        actions["r"] = _Action("retry", "retry", "Start it again?")
+    return actions
 
 
-def _act(word: str, command: str, asks: str, item: ActiveItem) -> None:
-    """Do what a key stands for as the command does it, and let its words be read."""
+def _perform(action: _Action, item: "WorkJson") -> None:
+    """Run the command of a key, and leave its output on the terminal until a key is pressed."""
     from kapelle.cli.main import guarded
 
-    asked = item.get("questions") or [{}]
-    if word == "answer":
-        question: dict[str, Any] = asked[0]
-    else:
-        question = {}
-    arguments = [*command.split(), str(question.get("token", item["id"]))]
     say(one_line(item["title"], 70))
-    if question:
-        for line in question_lines(question)[:-1]:
-            say(line)
     with suppress(KeyboardInterrupt):
-        if asks:
-            typed = (read_line(asks) or "").strip()
-        else:
-            typed = "y"
-        if not typed or (word != "answer" and typed.lower() not in {"y", "yes"}):
+        arguments = [*action.command.split(), item["id"]]
+        if action.word == "answer":
+            if item.get("questions"):
+                question = item["questions"][0]
+                arguments[-1] = question["token"]
+                for line in question_lines(question)[:-1]:
+                    say(line)
+            answer = (read_line("Your answer: ") or "").strip()
+            if not answer:
+                return
+            arguments.append(answer)
+        elif action.question and not confirm(action.question):
             return
-        arguments += [typed] if word == "answer" else []
         say(f"$ kapelle {shlex.join(arguments)}")
         guarded(arguments)
         _await_key()
 
 
-_BACK = frozenset({"\n", "q", " ", "\x1b"})
-_HELP = """
-  ↑ ↓ j k   choose a task or run
-  ⏎         look at it; what has ended then stands last
-  l         its logs
-  a         answer its question
-  d         its diff
-  m         merge it
-  c         cancel it
-  r         start it again
-  ^Z        suspend
-  q         leave; everything goes on
-"""
-
-
 def _await_key() -> None:
     """Return when a key is pressed that goes back, or when the terminal is gone."""
-    # Before the words, and without discarding what was typed already.
+    # Before the hint is printed, and with what was typed already: it must not be lost.
     tty.setcbreak(0, termios.TCSADRAIN)
     say("\nEnter, q or Esc goes back.")
-    while typed := os.read(0, 64).decode("utf-8", "replace").replace("\r", "\n"):
-        if _BACK & set(_TYPED.findall(typed)):
+    while text := os.read(0, 64).decode("utf-8", "replace").replace("\r", "\n"):
+        if _BACK_KEYS & set(_KEY.findall(text)):
             return
 
 
-def _show_keys() -> None:
-    say(_HELP)
-    _await_key()
-
-
 class _Screen:
-    """A terminal that shows the table, and is as it was before whenever this is left."""
+    """The terminal while it shows the table; it is restored whenever the block is left."""
 
     def __init__(self) -> None:
         self._saved = termios.tcgetattr(0)
-        self._drawn: Any = None
+        self._drawn: tuple[tuple[int, int], list[str]] | None = None
 
     def __enter__(self) -> "_Screen":
         with suppress(termios.error):  # the terminal may be gone
             tty.setcbreak(0)
         self._drawn = None
-        self._write(_ENTER)
+        self._write(_ENTER_SCREEN)
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError, termios.error):  # the terminal may be gone
-            self._write(_LEAVE)
+            self._write(_LEAVE_SCREEN)
             termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
 
     @contextmanager
-    def left(self) -> Iterator[None]:
-        """Give the terminal to a command for a while."""
+    def lend(self) -> Iterator[None]:
+        """Restore the terminal for a command, and show the table again after the block."""
         self.__exit__()
         try:
             yield
         finally:
             self.__enter__()
 
-    def suspend(self, *_: Any) -> None:
-        """What ^Z does to a command."""
-        with self.left():
+    def suspend(self, *_: object) -> None:
+        """Suspend the process, as ^Z does without this handler, with a restored terminal."""
+        with self.lend():
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self.suspend)
 
-    def draw(self, items: list[ActiveItem], chosen: str, *, is_away: bool, needs: int) -> None:
-        columns, height = os.get_terminal_size(1)
-        size = columns or 80, height or 24
-        shown = page(items, chosen, *size, is_away=is_away, needs=needs)
-        if (size, shown) != self._drawn:
-            self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
-            self._drawn = size, shown
+    def draw(self, work: _WorkTable, selected_id: str) -> None:
+        """Draw the page, unless it is on the screen already."""
+        columns, rows = os.get_terminal_size(1)
+        size = columns or 80, rows or 24
+        page = render_page(
+            work.items, selected_id, *size, is_away=work.is_away, need_count=work.need_count
+        )
+        if (size, page) != self._drawn:
+            self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in page) + "\x1b[J")
+            self._drawn = size, page
 
-    def typed(self) -> list[str]:
-        """The keys that were pressed, after a moment none."""
-        if not select.select([0], [], [], _REDRAW_S)[0]:
+    def read_keys(self) -> list[str]:
+        """Return the keys that were pressed; after a short time without any, none."""
+        if not select.select([0], [], [], _KEY_TIMEOUT_S)[0]:
             return []
         text = os.read(0, 64).decode("utf-8", "replace").replace("\r", "\n")
-        return _TYPED.findall(text) or ["q"]  # the end of input
+        if not text:
+            return ["q"]  # the end of input
+        return _KEY.findall(text)
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def _watch(known: _WorkTable) -> None:
+def _run_screen(work: _WorkTable) -> None:
+    """Show the table and handle keys until a person quits."""
     screen = _Screen()
     signal.signal(signal.SIGTSTP, screen.suspend)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    known.follow()
+    work.start_refreshing()
     try:
-        _look(known, screen)
+        _handle_keys(work, screen)
     except (OSError, termios.error):
-        # A window that was closed leaves nothing to show and nobody to tell.
+        # A terminal window that was closed is no error.
         if os.isatty(0):
             raise
 
 
-def _look(known: _WorkTable, screen: "_Screen") -> None:
-    chosen = ""
-    at = 0
+def _handle_keys(work: _WorkTable, screen: _Screen) -> None:
+    selected_id = ""
+    row = 0
     with screen:
-        while known.problem is None:
-            items = known.items
-            ids = [item["id"] for item in items]
-            # One that is gone leaves the choice to its neighbour.
-            if chosen in ids:
-                at = ids.index(chosen)
-            else:
-                at = max(min(at, len(ids) - 1), 0)
-            chosen = ids[at] if ids else ""
-            screen.draw(items, chosen, is_away=known.is_away, needs=known.needs)
-            for typed in screen.typed():
-                if typed == "q":
+        while work.problem is None:
+            items = work.items
+            row = _find_row(items, selected_id, row)
+            selected_id = items[row]["id"] if items else ""
+            screen.draw(work, selected_id)
+            for key in screen.read_keys():
+                if key == "q":
                     return
-                if typed == "?":
-                    with screen.left():
-                        _show_keys()
-                elif typed in _STEPS and ids:
-                    at = max(min(at + _STEPS[typed], len(ids) - 1), 0)
-                    chosen = ids[at]
-                elif items and typed in (keys := _keys(items[at])):
-                    with screen.left():
-                        _act(*keys[typed], items[at])
-                    if typed == "\n":
-                        known.mark_seen(items[at])
-    raise known.problem
+                if key == "?":
+                    with screen.lend():
+                        say(_HELP)
+                        _await_key()
+                elif key in _STEPS and items:
+                    row = _clamp_row(items, row + _STEPS[key])
+                    selected_id = items[row]["id"]
+                elif items and key in _actions(items[row]):
+                    with screen.lend():
+                        _perform(_actions(items[row])[key], items[row])
+                    if key == "\n":
+                        work.mark_seen(items[row])
+    raise work.problem
+
+
+def _find_row(items: "Sequence[WorkJson]", selected_id: str, row: int) -> int:
+    """Return the row of the selected item; if that is gone, the row where it was."""
+    for number, item in enumerate(items):
+        if item["id"] == selected_id:
+            return number
+    return _clamp_row(items, row)
+
+
+def _clamp_row(items: "Sequence[WorkJson]", row: int) -> int:
+    """Return the nearest row that exists; 0 if the table is empty."""
+    return max(min(row, len(items) - 1), 0)

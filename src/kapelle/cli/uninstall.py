@@ -5,29 +5,35 @@ import re
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from kapelle.cli.command import CommandOutput, flag
 from kapelle.cli.daemon import installed_unit, stop_daemon
-from kapelle.cli.format import repository_path, size
+from kapelle.cli.figures import format_size
+from kapelle.cli.interaction import can_ask, confirm
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
+from kapelle.cli.view import repository_path
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.text import format_files
 from kapelle.home import Home, write_private
 
 if TYPE_CHECKING:
+    from kapelle.client.records import WorkJson
     from kapelle.workspaces.uninstall import RepositoryLeftovers
+
+WorkIdsByRepository: TypeAlias = dict[str, set[str]]
 
 _SHELL_FILES = ("~/.bashrc", "~/.zshrc", "~/.config/fish/config.fish")
 _COMPLETION = "kapelle completion "
-# Directories beside config.toml that hold what a person wrote.
+# Directories beside config.toml with files that the user wrote.
 _OWN_DIRECTORIES = ("patterns", "prompts")
-# The names of the files in a home, up to the first dot or hyphen.
+# The first words of the file names in a home.
 _NAMES_IN_HOME = frozenset(
     {
         "DS_Store", "attempts", "backups", "checks", "cli", "config", "containers", "credentials",
@@ -36,6 +42,46 @@ _NAMES_IN_HOME = frozenset(
         "sessions", "start", "tmp", "token", "trust", "worktrees",
     }
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class UninstallPlan:
+    """Everything that `kapelle uninstall` removes, and the configuration that it keeps."""
+
+    home: Home
+    keep_work: bool
+    repositories: "Sequence[RepositoryLeftovers]"
+    service: str | None
+    clients: list[str]
+    shells: list[str]
+    configuration: list[str]
+    kept_configuration: list[str]
+
+    def as_json(self) -> dict[str, object]:
+        repositories = [
+            {
+                "repository": leftovers.repository,
+                "worktrees": list(leftovers.worktrees),
+                "merged": list(leftovers.merged),
+                "unmerged": list(leftovers.unmerged),
+                "archived": list(leftovers.archived),
+            }
+            for leftovers in self.repositories
+        ]
+        return {
+            "home": str(self.home.root),
+            "keep_work": self.keep_work,
+            "repositories": repositories,
+            "service": self.service,
+            "clients": self.clients,
+            "shells": self.shells,
+            "configuration": self.configuration,
+            "kept_configuration": self.kept_configuration,
+        }
+
+    def has_own_files(self) -> bool:
+        """Tell whether patterns or prompts of the user are removed."""
+        return any(Path(name).name != self.home.config.name for name in self.configuration)
 
 
 def uninstall(
@@ -50,54 +96,52 @@ def uninstall(
     patterns and prompts, and the home. Only what belongs to this home is removed. The program
     itself stays: `pipx uninstall kapelle` or `uv tool uninstall kapelle` removes it.
     """
-    from kapelle.cli.follow import can_ask, read_line
-
     home = Home.default()
     _require_dedicated(home)
+    owners: WorkIdsByRepository = {}
     if home.database.exists():
-        owners = _owners()
-    else:
-        owners = {}
-    leftovers = _leftovers(home, owners)
-    plan: dict[str, Any] = {
-        "home": str(home.root),
-        "keep_work": keep_work,
-        "repositories": [
-            {
-                "repository": one.repository,
-                "worktrees": list(one.worktrees),
-                "merged": list(one.merged),
-                "unmerged": list(one.unmerged),
-                "archived": list(one.archived),
-            }
-            for one in leftovers
-        ],
-        "service": _service(),
-        "clients": [str(path) for path in configured_clients()],
-        "shells": [str(path) for path in _shell_files()],
-        **_configuration(home, keep_work),
-    }
+        owners = _list_work()
+    plan = _make_plan(home, owners, keep_work)
     if dry_run:
-        yield plan
-        yield from _lines(plan, home)
+        yield plan.as_json()
+        yield from _plan_lines(plan)
         return
-    if not yes:
-        for line in _lines(plan, home):
-            say(line)
-        if not can_ask():
-            hint = "--yes removes it, --dry-run only lists it."
-            raise InvalidInput("Nothing was removed: nobody is there to confirm it.", hint=hint)
-        question = "Remove all of this? [y/N] "
-        if any(Path(name).name != home.config.name for name in plan["configuration"]):
-            question = "Remove all of this, your own patterns and prompts too? [y/N] "
-        if (read_line(question) or "").strip().lower() not in {"y", "yes"}:
-            yield {**plan, "removed": False}
-            say("Nothing was removed.")
-            return
+    if not yes and not _confirm(plan):
+        yield {**plan.as_json(), "removed": False}
+        say("Nothing was removed.")
+        return
     _remove(home, owners, keep_work)
-    yield {**plan, "removed": True}
+    yield {**plan.as_json(), "removed": True}
     say("Kapelle is uninstalled. The program itself is removed by the tool that installed it:")
     say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
+
+
+def _make_plan(home: Home, owners: WorkIdsByRepository, keep_work: bool) -> UninstallPlan:
+    removed, kept = _divide_configuration(home, keep_work)
+    return UninstallPlan(
+        home=home,
+        keep_work=keep_work,
+        repositories=_find_leftovers(home, owners),
+        service=_service_file(),
+        clients=[str(path) for path in configured_clients()],
+        shells=[str(path) for path in _shell_files()],
+        configuration=removed,
+        kept_configuration=kept,
+    )
+
+
+def _confirm(plan: UninstallPlan) -> bool:
+    """Print the plan and ask; raise InvalidInput if nobody can answer."""
+    for line in _plan_lines(plan):
+        say(line)
+    if not can_ask():
+        raise InvalidInput(
+            "Nothing was removed: this is no terminal, so nobody can confirm it.",
+            hint="Add --yes to remove it, or --dry-run to list it only.",
+        )
+    if plan.has_own_files():
+        return confirm("Remove all of this, your own patterns and prompts too?")
+    return confirm("Remove all of this?")
 
 
 def _require_dedicated(home: Home) -> None:
@@ -105,7 +149,7 @@ def _require_dedicated(home: Home) -> None:
     if not home.root.is_dir():
         return
     names = sorted(entry.name for entry in home.root.iterdir())
-    foreign = [name for name in names if _stem(name) not in _NAMES_IN_HOME]
+    foreign = [name for name in names if _first_word(name) not in _NAMES_IN_HOME]
     if foreign:
         raise Conflict(
             f"{home.root} also holds files that are not Kapelle's: {format_files(foreign)}. "
@@ -114,59 +158,62 @@ def _require_dedicated(home: Home) -> None:
         )
 
 
-def _stem(name: str) -> str:
+def _first_word(name: str) -> str:
+    """Return a file name up to its first dot or hyphen, without a dot before it."""
     return re.split(r"[.-]", name.strip("."))[0]
 
 
-def _owners() -> dict[str, set[str]]:
+def _list_work() -> WorkIdsByRepository:
     """Return the ids of all tasks and runs, by the path of their repository."""
-    owners: dict[str, set[str]] = defaultdict(set)
+    ids: WorkIdsByRepository = defaultdict(set)
+    item: WorkJson
     query = {"archived": True, "nested": True, "light": True, "limit": 200}
     for item in DaemonConnection().pages("/work", query):
-        owners[repository_path(item)].add(item["id"])
-    return owners
+        ids[repository_path(item)].add(item["id"])
+    return ids
 
 
-def _service() -> str | None:
+def _service_file() -> str | None:
     unit = installed_unit()
     return str(unit.path) if unit else None
 
 
 def _shell_files() -> list[Path]:
     """Return the start-up files of shells that load the completion."""
-    found = []
+    files = []
     for name in _SHELL_FILES:
         path = Path(name).expanduser()
         with suppress(OSError, UnicodeDecodeError):
             if _COMPLETION in path.read_text(encoding="utf-8"):
-                found.append(path)
-    return found
+                files.append(path)
+    return files
 
 
-def _configuration(home: Home, keep_work: bool) -> dict[str, list[str]]:
-    """Return the files and links of the user's configuration that are removed, and those kept."""
+def _divide_configuration(home: Home, keep_work: bool) -> tuple[list[str], list[str]]:
+    """Return the files and links of the user's configuration to remove, and those to keep."""
     removed: list[str] = []
     kept: list[str] = []
     for entry in _configuration_entries(home):
-        is_own = entry.name in _OWN_DIRECTORIES or entry == home.config.parent
-        if keep_work and is_own:
+        names = removed
+        # The directory itself is an entry if it is a link.
+        if keep_work and (entry.name in _OWN_DIRECTORIES or entry == home.config.parent):
             names = kept
-        else:
-            names = removed
         if entry.is_dir() and not entry.is_symlink():
             files = sorted(path for path in entry.rglob("*") if not path.is_dir())
             names += [str(path) for path in files if "__pycache__" not in path.parts]
         else:
             names.append(str(entry))
-    return {"configuration": removed, "kept_configuration": kept}
+    return removed, kept
 
 
 def _configuration_entries(home: Home) -> list[Path]:
-    """Return what lies in the user's configuration directory; in the home that is config.toml and
-    the directories of patterns and prompts."""
+    """Return the entries of the user's configuration directory.
+
+    Where that is the home, they are config.toml and the directories of patterns and prompts.
+    """
     directory = home.config.parent
     if directory != home.root:
-        if directory.is_symlink():  # what it leads to is not ours, such as somebody's dotfiles
+        if directory.is_symlink():  # its target is not ours: it may be a repository of dotfiles
             return [directory]
         if directory.is_dir():
             return sorted(directory.iterdir())
@@ -176,8 +223,7 @@ def _configuration_entries(home: Home) -> list[Path]:
 
 
 def _remove_directory(directory: Path, keep_own: bool) -> None:
-    """Remove a directory with its content, but for the user's own patterns and prompts if those
-    are kept."""
+    """Remove a directory with its content; keep_own keeps the user's patterns and prompts."""
     if not directory.is_dir():
         return
     for entry in directory.iterdir():
@@ -191,75 +237,95 @@ def _remove_directory(directory: Path, keep_own: bool) -> None:
         directory.rmdir()
 
 
-def _lines(plan: dict[str, Any], home: Home) -> Iterator[str]:
-    """Return what is removed, and what is kept, as lines."""
-    keep_work = plan["keep_work"]
+def _plan_lines(plan: UninstallPlan) -> Iterator[str]:
+    """Yield what is removed, and what is kept."""
     yield "The daemon is stopped with its agents, and this is removed:"
-    for one in plan["repositories"]:
-        yield f"  {one['repository']}"
-        yield from _named(one["worktrees"], "worktrees")
-        yield from _named(one["merged"], "merged branches")
-        if not keep_work:
-            yield from _named(one["unmerged"], "branches that are NOT merged")
-            yield from _named(one["archived"], "archived content")
-    for name in ("service", "clients", "shells"):
-        if isinstance(plan[name], list):
-            places = plan[name]
-        else:
-            places = [plan[name] or ""]
-        words = {"service": "service", "clients": "MCP entry in", "shells": "completion in"}[name]
-        yield from (f"  {words} {place}" for place in places if place)
-    yield from (f"  configuration {path}" for path in plan["configuration"])
-    stored = sum(path.lstat().st_size for path in home.root.rglob("*") if not path.is_dir())
-    yield f"  {home.root} ({size(stored)}), with history, settings and API keys"
-    if keep_work:
+    for leftovers in plan.repositories:
+        yield f"  {leftovers.repository}"
+        yield from _ref_lines("worktrees", leftovers.worktrees)
+        yield from _ref_lines("merged branches", leftovers.merged)
+        if not plan.keep_work:
+            yield from _ref_lines("branches that are NOT merged", leftovers.unmerged)
+            yield from _ref_lines("archived content", leftovers.archived)
+    if plan.service:
+        yield f"  service {plan.service}"
+    for path in plan.clients:
+        yield f"  MCP entry in {path}"
+    for path in plan.shells:
+        yield f"  completion in {path}"
+    for path in plan.configuration:
+        yield f"  configuration {path}"
+    root = plan.home.root
+    size = sum(path.lstat().st_size for path in root.rglob("*") if not path.is_dir())
+    yield f"  {root} ({format_size(size)}), with history, settings and API keys"
+    if plan.keep_work:
         yield "Kept: branches that are not merged, and refs/kapelle."
-        yield from (f"  kept {path}" for path in plan["kept_configuration"])
+        for path in plan.kept_configuration:
+            yield f"  kept {path}"
 
 
-def _named(refs: list[str], noun: str) -> Iterator[str]:
+def _ref_lines(noun: str, refs: Collection[str]) -> Iterator[str]:
+    """Yield how many refs or worktrees there are, and each of them."""
     if refs:
         yield f"    {noun} ({len(refs)}):"
-        yield from (f"      {ref.removeprefix('refs/heads/')}" for ref in refs)
+        for ref in refs:
+            yield f"      {ref.removeprefix('refs/heads/')}"
 
 
-def _leftovers(home: Home, owners: dict[str, set[str]]) -> "list[RepositoryLeftovers]":
+def _find_leftovers(home: Home, owners: WorkIdsByRepository) -> "list[RepositoryLeftovers]":
+    """Return what the tasks and runs of this home have left in their repositories."""
     from kapelle.workspaces.uninstall import find_leftovers
 
-    found = [find_leftovers(path, home.root, ids) for path, ids in sorted(owners.items())]
-    return [one for one in found if one is not None and not one.is_empty]
+    nonempty = []
+    for path, ids in sorted(owners.items()):
+        leftovers = find_leftovers(path, home.root, ids)
+        if leftovers is not None and not leftovers.is_empty:
+            nonempty.append(leftovers)
+    return nonempty
 
 
-def _remove(home: Home, owners: dict[str, set[str]], keep_work: bool) -> None:
-    from kapelle.secrets.vault import Vault
-    from kapelle.settings import load
+def _remove(home: Home, owners: WorkIdsByRepository, keep_work: bool) -> None:
+    """Stop the daemon and remove everything of the plan."""
     from kapelle.workspaces.uninstall import remove
 
-    if unit := installed_unit():
+    unit = installed_unit()
+    if unit:
         with suppress(KapelleError):  # the service manager may be gone
             unit.tell("uninstall")
         unit.path.unlink()
     stop_daemon(agents=True)
-    # Agents that were at work have moved their branches since they were listed.
-    for one in _leftovers(home, owners):
-        remove(one, home.root, keep_work=keep_work)
+    # Listed again: agents may have moved their branches since the plan was made.
+    for leftovers in _find_leftovers(home, owners):
+        remove(leftovers, home.root, keep_work=keep_work)
     for path in configured_clients():
         remove_entry(path)
     for path in _shell_files():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = "".join(line for line in lines if _COMPLETION not in line)
-        mode = path.stat().st_mode & 0o777
-        write_private(path, kept.encode())
-        path.chmod(mode)
+        _remove_completion(path)
+    _forget_keys(home)
+    _remove_directory(home.root, keep_work)
+    configuration = home.config.parent
+    if configuration == home.root or not configuration.is_symlink():
+        _remove_directory(configuration, keep_work)
+    elif not keep_work:
+        configuration.unlink()
+    sys.stdout.flush()
+
+
+def _remove_completion(path: Path) -> None:
+    """Remove the line that loads the completion from the start-up file of a shell."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    text = "".join(line for line in lines if _COMPLETION not in line)
+    mode = path.stat().st_mode & 0o777
+    write_private(path, text.encode())
+    path.chmod(mode)
+
+
+def _forget_keys(home: Home) -> None:
+    """Remove the stored API keys of all agents in the settings."""
+    from kapelle.secrets.vault import Vault
+    from kapelle.settings import load
+
     vault = Vault(home)
     with suppress(KapelleError):  # settings that cannot be read name no agents
         for agent in load(home, None, os.environ).settings.agents:
             vault.forget(agent)
-    _remove_directory(home.root, keep_work)
-    configuration = home.config.parent
-    if configuration != home.root and configuration.is_symlink():
-        if not keep_work:
-            configuration.unlink()
-    else:
-        _remove_directory(configuration, keep_work)
-    sys.stdout.flush()

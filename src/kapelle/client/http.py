@@ -139,7 +139,7 @@ class DaemonConnection:
         answer, response = self._request("GET", target(path, query), timeout=timeout)
         return answer, response.headers
 
-    def pages(self, path: str, query: QueryParameters) -> Generator[dict[str, Any], None, None]:
+    def pages(self, path: str, query: QueryParameters) -> Generator[Any, None, None]:
         """Yield every item of a list; a page is requested when the one before it is used up."""
         cursor: str | None = None
         while True:

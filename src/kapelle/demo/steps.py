@@ -12,11 +12,12 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from kapelle.cli.events import passage
-from kapelle.cli.follow import live
-from kapelle.cli.format import STATUS_STYLE, colourful, one_line, wrapped
+from kapelle.cli.events import read_event
 from kapelle.cli.ids import path_of, task_path
-from kapelle.cli.logs import Passage, show
+from kapelle.cli.layout import STATUS_STYLE, uses_colours, wrap_line
+from kapelle.cli.live_view import draw_live
+from kapelle.cli.passages import Passage, event_passage, print_passage
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import (
@@ -58,12 +59,12 @@ class View:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._began_at = quiet, time.monotonic()
-        self._show: Callable[[Passage | None], None] = show
+        self._show: Callable[[Passage | None], None] = print_passage
 
     def say(self, text: str = "", style: str | None = None) -> None:
         if not self._quiet:
             indent = len(text) - len(text.lstrip())
-            lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
+            lines = "\n".join(wrap_line(line, indent) for line in text.split("\n"))
             self._show(Passage(lines, style))
 
     @contextmanager
@@ -71,12 +72,12 @@ class View:
         """Show how the tasks get on meanwhile."""
         self.say()
         self._began_at = time.monotonic()
-        if self._quiet or not colourful():
+        if self._quiet or not uses_colours():
             yield
             return
-        with live(tasks.values()) as self._show:
+        with draw_live(tasks.values()) as self._show:
             yield
-        self._show = show
+        self._show = print_passage
 
     def changed(self, key: str, kind: str, data: dict[str, Any], tasks: TasksById) -> None:
         """Show an event of a task, if it is a change of its status."""
@@ -256,8 +257,10 @@ def _run(
     body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
     made = DemoRun(client.create("/runs", body))
     for event in client.stream("/events", {"after": 0, "run_id": made.run["id"]}, endless=True):
-        if told := passage(event.data):
-            view.say(indent(told.text, "   "), told.style)
+        data = read_event(event)
+        passage = data and event_passage(data)
+        if passage:
+            view.say(indent(passage.text, "   "), passage.style)
         if kill_at and event.data["data"].get("phase") == kill_at:
             made.killed = _daemon_pid(client)
             kill_at = None

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-TaskFields = dict[str, Any]
-RunFields = dict[str, Any]
+# A Task or Run as JSON. The command line has TypedDicts for both, which the domain cannot import.
+TaskFields = Any
+RunFields = Any
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
 

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 from tests.e2e.support.repositories import make_repository
 
-from kapelle.cli.doctor import _disk, configuration, daemon, database, git
+from kapelle.cli.doctor import (
+    examine_config,
+    examine_daemon,
+    examine_database,
+    examine_disk,
+    examine_git,
+)
 from kapelle.home import Home
 
 
@@ -18,9 +24,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def test_a_file_that_is_no_database_is_broken(home: Home) -> None:
-    assert list(database(home)) == []
+    assert list(examine_database(home)) == []
     home.database.write_bytes(b"garbage")
-    [finding] = database(home)
+    [finding] = examine_database(home)
     assert finding.state == "broken"
     assert "damaged" in finding.text
 
@@ -29,7 +35,7 @@ def test_why_the_last_daemon_gave_up_is_told(home: Home) -> None:
     home.database.write_bytes(b"")
     said = "2026-01-01 00:00:00,000 INFO x\nkapelle: The database x is damaged: y\nPage 7: z.\n"
     home.log.write_text(said, encoding="utf-8")
-    [finding] = daemon(home)
+    [finding] = examine_daemon(home)
     assert finding.state == "broken"
     assert "The database x is damaged: y Page 7: z." in finding.text
 
@@ -38,17 +44,17 @@ def test_a_failure_that_may_be_mended_is_only_a_warning(home: Home) -> None:
     home.log.write_text("kapelle: config.toml is wrong.\n", encoding="utf-8")
     os.utime(home.log, (1, 1))
     home.config.write_text("", encoding="utf-8")
-    assert [finding.state for finding in daemon(home)] == ["warning"]
+    assert [finding.state for finding in examine_daemon(home)] == ["warning"]
 
 
 def test_a_daemon_that_stopped_in_order_is_no_news(home: Home) -> None:
     home.log.write_text("2026-01-01 00:00:00,000 INFO kapelle stopped\n", encoding="utf-8")
-    assert [finding.state for finding in daemon(home)] == ["ok"]
+    assert [finding.state for finding in examine_daemon(home)] == ["ok"]
 
 
 def test_a_broken_config_is_to_be_edited(home: Home) -> None:
     home.config.write_text("a = = 1\n", encoding="utf-8")
-    [finding] = configuration(home)
+    [finding] = examine_config(home)
     assert "line 1" in finding.text
     assert finding.hint == f"Edit {home.config}."
 
@@ -57,7 +63,7 @@ def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) 
     home.config.write_text("[limits]\nmin_free_disk_mb = 0\n", encoding="utf-8")
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    assert _disk(home.root).state == "warning"
+    assert examine_disk(home.root).state == "warning"
 
 
 def test_a_pipe_for_the_own_configuration_of_git_is_named_at_once(
@@ -68,5 +74,5 @@ def test_a_pipe_for_the_own_configuration_of_git_is_named_at_once(
     monkeypatch.setenv("HOME", str(home.root))
     os.mkfifo(home.root / ".gitconfig")
     began = time.monotonic()
-    assert [finding.state for finding in git(home)] == ["ok", "broken"]
+    assert [finding.state for finding in examine_git(home)] == ["ok", "broken"]
     assert time.monotonic() - began < 10

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.events import event_line, line, passage, progress_words, state_words
-from kapelle.cli.follow import verdict
-from kapelle.cli.format import exit_code, exit_code_of_all, settled, short_title
+from kapelle.cli.passages import event_line, event_passage, timed_event_passage
+from kapelle.cli.progress import describe_progress, describe_progress_event
+from kapelle.cli.run_view import describe_run
+from kapelle.cli.states import describe_end, exit_code, exit_code_of_all, is_settled
 from kapelle.cli.tasks import rows as lines
-from kapelle.cli.work_view import describe_run as describe
+from kapelle.cli.text import cut_title
 from kapelle.domain.report import next_commands
 
-RUN: dict[str, Any] = {
+RUN: Any = {
     "id": "run_1",
     "pattern": "loop",
     "title": "Mend \x1b[31mit",
@@ -49,8 +50,12 @@ STEP = {
 }
 
 
-def shown(steps: list[dict[str, Any]] | None = None, told: Any = (), **changes: Any) -> str:
-    return "\n".join(describe({**RUN, **changes}, steps or [], told))
+def changed_run(changes: dict[str, Any]) -> Any:
+    return {**RUN, **changes}
+
+
+def shown(steps: Any = None, told: Any = (), **changes: Any) -> str:
+    return "\n".join(describe_run(changed_run(changes), steps or [], told))
 
 
 def iteration(number: int, verdict: str, score: float | None = None, **more: Any) -> dict[str, Any]:
@@ -112,9 +117,12 @@ def test_a_pipeline_shows_what_is_still_to_come() -> None:
 
 
 def test_a_task_that_a_run_waits_for_tells_what_it_is_at() -> None:
-    begun = {**STEP, "result": None, "ended_at": None}
-    asking = {"id": "task_1", "status": "waiting", "waiting_for": "input", "reason": "It asks: x"}
-    text = "\n".join(describe({**RUN, "status": "running"}, [begun], (), {"task_1": asking}))
+    begun: Any = {**STEP, "result": None, "ended_at": None}
+    waiting = {"status": "waiting", "waiting_for": "input"}
+    asking: Any = {"id": "task_1", **waiting, "reason": "It asks: x"}
+    text = "\n".join(
+        describe_run(changed_run({"status": "running"}), [begun], (), {"task_1": asking})
+    )
     assert ", waiting\n" in text
     assert "It asks: x\n      kapelle answer task_1 " in text
 
@@ -171,7 +179,7 @@ def test_a_long_result_is_shown_from_its_beginning() -> None:
 
 
 def test_what_asks_is_told_in_the_list_instead_of_how_far_it_is() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "it works"}
+    going = changed_run({"status": "running", "progress": {"iteration": 2}, "reason": "it works"})
     assert lines([going])[1].endswith("(iteration 2 of 5, it works)")
     asking = {**going, "waiting_for": "input", "reason": "task_1 asks: y?"}
     assert lines([asking])[1].endswith("(task_1 asks: y?)")
@@ -200,7 +208,7 @@ def test_open_questions_and_how_to_answer_them() -> None:
     text = shown(questions=QUESTIONS, **waiting)
     assert "? Which one? [the first]\n      kapelle answer run_1:0001 " in text
     assert "? When?\n      kapelle answer run_1:0002 " in text
-    [first, *_] = next_commands({**RUN, "questions": QUESTIONS[:1], **waiting})
+    [first, *_] = next_commands(changed_run({"questions": QUESTIONS[:1], **waiting}))
     assert first[0] == 'kapelle answer run_1 "…"'
 
 
@@ -221,7 +229,7 @@ def test_open_questions_and_how_to_answer_them() -> None:
     ],
 )  # fmt: skip
 def test_what_to_type_next(changes: dict[str, Any], commands: list[str]) -> None:
-    found = [command for command, _ in next_commands({**RUN, **changes})]
+    found = [command for command, _ in next_commands(changed_run(changes))]
     assert len(found) == len(commands)
     for command, word in zip(found, commands, strict=True):
         assert command.startswith("kapelle ")
@@ -241,16 +249,18 @@ def test_what_to_type_next(changes: dict[str, Any], commands: list[str]) -> None
     ],
 )
 def test_what_a_state_means(status: str, rests: bool, code: int) -> None:
-    run = {**RUN, "status": status, "waiting_for": "input" if status == "waiting" else None}
-    assert settled(run) is rests
+    run = changed_run({"status": status, "waiting_for": "input" if status == "waiting" else None})
+    assert is_settled(run) is rests
     assert exit_code(run) == code
     assert exit_code_of_all([RUN, run]) == code
 
 
 def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}, "reason": None}
-    asking = {**RUN, "status": "waiting", "reason": "Which one?"}
-    away = {**RUN, "archived_at": "x"}
+    going = changed_run(
+        {"status": "running", "progress": {"iteration": 2, "best": 3.0}, "reason": None}
+    )
+    asking = changed_run({"status": "waiting", "reason": "Which one?"})
+    away = changed_run({"archived_at": "x"})
     _, first, second, third = lines([going, asking, away])
     assert first.endswith("Mend it (iteration 2 of 5, best 3)")
     assert second.endswith("Mend it (Which one?)")
@@ -284,16 +294,16 @@ def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
     ],
 )  # fmt: skip
 def test_progress_in_words(facts: dict[str, Any], words: str) -> None:
-    assert progress_words(facts) == words
+    assert describe_progress_event(facts) == words
 
 
 def test_the_present_in_words() -> None:
     facts = {"iteration": 3, "failures": 0, "best": 8.0, "verdict": "discard", "score": 9.0}
-    assert state_words(facts, 10) == "iteration 3 of 10, best 8, last score 9"
-    assert state_words(facts, 0) == "iteration 3, best 8, last score 9"
+    assert describe_progress(facts, 10) == "iteration 3 of 10, best 8, last score 9"
+    assert describe_progress(facts, 0) == "iteration 3, best 8, last score 9"
 
 
-def event(kind: str, /, **data: Any) -> dict[str, Any]:
+def event(kind: str, /, **data: Any) -> Any:
     task = "task_1" if kind.startswith(("task", "attempt")) else None
     at = "2026-01-01T00:00:00Z"
     return {"seq": 1, "at": at, "kind": kind, "task_id": task, "run_id": "run_1", "data": data}
@@ -303,7 +313,7 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
     ("told", "text"),
     [
         (event("run.created", title="T\x1b[2J"), "Created: T"),
-        (event("run.running", title="T", reason=None), "Under way"),
+        (event("run.running", title="T", reason=None), "Running"),
         (event("run.progress", iteration=1), "iteration 1"),
         (event("run.waiting", reason="Which?"), "It asks: Which?"),
         (event("run.answered", answer="this"), "Answered: this"),
@@ -322,11 +332,11 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
         (event("attempt.warning", what="x", text="slow"), "  ! slow"),
     ],
 )
-def test_the_history_of_a_run_is_readable(told: dict[str, Any], text: str) -> None:
-    found = passage(told)
+def test_the_history_of_a_run_is_readable(told: Any, text: str) -> None:
+    found = event_passage(told)
     assert found is not None
     assert found.text == text
-    timed = line(told)
+    timed = timed_event_passage(told)
     assert timed is not None
     assert timed.text.endswith(text)
 
@@ -335,19 +345,19 @@ def test_the_history_of_a_run_is_readable(told: dict[str, Any], text: str) -> No
     "kind", ["run.queued", "task.created", "task.queued", "attempt.started", "account.paused"]
 )
 def test_some_events_say_nothing_to_a_person(kind: str) -> None:
-    assert passage(event(kind, title="T")) is None
+    assert event_passage(event(kind, title="T")) is None
 
 
 def test_a_long_title_keeps_which_one_it_is() -> None:
-    assert short_title("Short (iteration 1)", 30) == "Short (iteration 1)"
-    cut = short_title("Make the slow function faster (iteration 12)", 30)
+    assert cut_title("Short (iteration 1)", 30) == "Short (iteration 1)"
+    cut = cut_title("Make the slow function faster (iteration 12)", 30)
     assert cut == "Make the slow … (iteration 12)"
     assert len(cut) == 30
-    assert short_title("x" * 50, 30) == "x" * 29 + "…"
+    assert cut_title("x" * 50, 30) == "x" * 29 + "…"
 
 
 def test_the_verdict_in_a_sentence() -> None:
-    assert verdict(RUN) == "run_1 completed after 1m05s: the condition holds after iteration 2"
+    assert describe_end(RUN) == "run_1 completed after 1m05s: the condition holds after iteration 2"
 
 
 def test_an_event_of_a_run_names_it() -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format, values
+from kapelle.cli import figures, layout, values
 from kapelle.cli.commands import commands, load
 from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
 from kapelle.cli.schedules import firing_rows as history
@@ -30,7 +30,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (format, values):
+    for module in (figures, values):
         monkeypatch.setattr(module, "now", lambda: NOW)
 
 
@@ -381,7 +381,7 @@ LONG = {
 def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(format, "terminal_width", lambda: 80)
+    monkeypatch.setattr(layout, "terminal_width", lambda: 80)
     head, times, first, when, *_ = rows([schedule(**LONG), schedule(**LONG)])
     assert head.split() == ["ID", "STATUS", "TITLE"]
     assert times.split() == ["WHEN", "NEXT", "RUNS"]
@@ -396,7 +396,7 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
 
 
 def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format, "terminal_width", lambda: 140)
+    monkeypatch.setattr(layout, "terminal_width", lambda: 140)
     assert len(rows([schedule(**LONG), schedule(**LONG)])) == 3
 
 

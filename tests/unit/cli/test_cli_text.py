@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.cli.format import clean, one_line
-from kapelle.cli.format import last_lines as tail
+from kapelle.cli.text import clean, last_lines, one_line
 
 HOSTILE = st.lists(
     st.one_of(
@@ -73,4 +72,4 @@ def test_one_line_is_cut() -> None:
 
 
 def test_tail() -> None:
-    assert tail("1\n2\n3\n", 2) == ["2", "3"]
+    assert last_lines("1\n2\n3\n", 2) == ["2", "3"]

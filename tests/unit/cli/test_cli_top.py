@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.format import clean, columns_of
-from kapelle.cli.top import in_order, page
+from kapelle.cli.text import cell_width, clean
+from kapelle.cli.top import render_page, sort_items
 
 
-def task(number: int, **changes: Any) -> dict[str, Any]:
+def task(number: int, **changes: Any) -> Any:
     return {
         "id": f"task_{number:026}",
         "title": f"Do what is to be done, number {number}",
@@ -30,9 +30,9 @@ def task(number: int, **changes: Any) -> dict[str, Any]:
 def test_it_fits_and_the_chosen_one_is_seen(width: int, height: int) -> None:
     items = [task(number, title="日本語の題名 " * 9) for number in range(40)]
     for chosen in (items[0], items[20], items[39]):
-        lines = page(items, chosen["id"], width, height, is_away=True)
+        lines = render_page(items, chosen["id"], width, height, is_away=True)
         assert len(lines) <= height
-        assert max(columns_of(clean(line)) for line in lines) <= width
+        assert max(cell_width(clean(line)) for line in lines) <= width
         shown = [line for line in lines if line.startswith("\x1b[7m")]
         assert len(shown) == (height >= 3)
 
@@ -40,7 +40,7 @@ def test_it_fits_and_the_chosen_one_is_seen(width: int, height: int) -> None:
 def test_what_is_of_use_is_offered() -> None:
     def offered(**changes: Any) -> str:
         only = task(1, merged_at=None, **changes)
-        return page([only], only["id"], 100, 9, is_away=False)[-1]
+        return render_page([only], only["id"], 100, 9, is_away=False)[-1]
 
     assert offered() == "q quit  ? keys  ⏎ look  l logs  d diff  c cancel  ↑↓ choose"
     assert "a answer" in offered(status="waiting", waiting_for="input", question="Why?")
@@ -55,15 +55,16 @@ def test_what_is_of_use_is_offered() -> None:
 def test_what_was_not_verified_is_called_so(width: int) -> None:
     def shown(verified: bool) -> str:
         ended = task(1, status="completed", reason=None, verified=verified, merged_at=None)
-        return "\n".join(page([ended], "", width, 9, is_away=False))
+        return "\n".join(render_page([ended], "", width, 9, is_away=False))
 
     assert "not verified" in shown(False)
     assert "verified" not in shown(True)
 
 
 def test_what_has_ended_comes_last_whatever_it_is() -> None:
-    def run(number: int, status: str, parent: int | None = None) -> dict[str, Any]:
-        return task(number, id=f"run_{number}", status=status, parent_id=parent and f"run_{parent}")
+    def run(number: int, status: str, parent: int | None = None) -> Any:
+        parent_id = parent and f"run_{parent}"
+        return task(number, id=f"run_{number}", pattern="loop", status=status, parent_id=parent_id)
 
     items = [
         run(1, "cancelled"),
@@ -75,5 +76,5 @@ def test_what_has_ended_comes_last_whatever_it_is() -> None:
         task(7, status="failed"),
         task(8),
     ]
-    shown = in_order({item["id"]: item for item in items})
+    shown = sort_items({item["id"]: item for item in items})
     assert [int(item["id"].rpartition("_")[2]) for item in shown] == [3, 5, 2, 8, 6, 7, 1, 4]
