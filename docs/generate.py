@@ -12,17 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
+import click
 from docs.records import client_records
 from docs.services import idle_services
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from typer.main import get_command
 
 from kapelle.agents.base import Capabilities
 from kapelle.agents.registry import get
 from kapelle.api import app
-from kapelle.cli.commands import commands, load
-from kapelle.cli.main import app as cli_app
+from kapelle.cli.commands import command_names, load
 from kapelle.domain.learning import LearningSpec
 from kapelle.domain.options import KEY
 from kapelle.domain.schedule import ScheduleSpec
@@ -83,8 +82,9 @@ def openapi() -> str:
 _CLI_INTRODUCTION = """\
 # The command line
 
-Ids and data go to standard output, talk to standard error. Every command takes `--json`.
-Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed, 130 interrupted.
+Ids and data go to standard output, remarks and errors to standard error. Every command that reports
+something takes `--json`. Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed,
+130 interrupted.
 Terminals show the last five letters of ids, and four or more that only one ends or
 begins with may be typed.
 Without an id, some commands take the newest task or run of the repository around them.
@@ -99,25 +99,22 @@ This page is made by `make docs` from the program's own help.
 def cli() -> str:
     """docs/cli.md, from the commands' own help."""
     parts = [_CLI_INTRODUCTION]
-    for name in commands():
+    for name in command_names():
         parts += _command_sections(load(name), name, "##")
     return "\n".join(parts)
 
 
-def _command_sections(command: Any, title: str, level: str) -> Iterator[str]:
+def _command_sections(command: click.Command, title: str, level: str) -> Iterator[str]:
     """A command's help, then that of the commands inside it."""
     yield f"{level} {title}\n\n```text\n{_command_help(command, f'kapelle {title}')}\n```\n"
     for inner in getattr(command, "commands", {}).values():
         yield from _command_sections(inner, f"{title} {inner.name}", f"{level}#")
 
 
-def _command_help(command: Any, path: str) -> str:
-    parent = get_command(cli_app).context_class(get_command(cli_app), info_name="")
-    context = command.context_class(
-        command, info_name=path, terminal_width=100, max_content_width=100,
-        help_option_names=parent.command.context_settings["help_option_names"],
-    )  # fmt: skip
-    text: str = command.get_help(context)
+def _command_help(command: click.Command, path: str) -> str:
+    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100,
+                            help_option_names=["-h", "--help"])  # fmt: skip
+    text = command.get_help(context)
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
@@ -317,7 +314,7 @@ def _own_options(name: str) -> str:
     named = _named(parameters, fields)
     rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
     only = [item for item in parameters if not _field_of(item, fields)]
-    shown = [f"| {_option(item)} | | | {_sentence(item.help)} |" for item in only]
+    shown = [f"| {_option(item)} | | | {_sentence(item.help or '')} |" for item in only]
     return "\n".join([*_HEAD, *rows, *shown])
 
 

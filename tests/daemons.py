@@ -172,14 +172,14 @@ def _entry_points() -> dict[str, Callable[[], object]]:
     """The functions that the forked processes execute; to import them is what makes them quick."""
     from docs.services import idle_router, idle_services
 
-    from kapelle.cli.commands import commands, load
+    from kapelle.cli.commands import command_names, load
     from kapelle.cli.main import main as command
     from kapelle.daemon import main as daemon
 
     # What daemons make of their operations when these are first called.
     for operation in idle_router().list_operations():
         operation.bind(idle_services())
-    for name in commands():
+    for name in command_names():
         load(name)
     return {"daemon": daemon, "command": command}
 

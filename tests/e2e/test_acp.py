@@ -12,7 +12,7 @@ from typing import Any
 from docs.services import idle_router
 
 from kapelle import __version__
-from kapelle.cli.commands import commands
+from kapelle.cli.commands import command_names
 from kapelle.patterns.registry import load_built_in
 from tests.e2e.support.instance import Instance
 from tests.e2e.support.repositories import git, make_repository
@@ -151,7 +151,7 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     named = set(re.findall(r"`(\w+_\w+)`", skill)) - {"depends_on", "tool_list", "tool_call"}
     assert named <= {name.replace("-", "_") for name in tools}
     for command in set(re.findall(r"`kapelle (\w+)", skill)):
-        assert command in commands(), command
+        assert command in command_names(), command
     for _ in range(2):
         kapelle.cli("init", "--agent", "rehearsal", "--agents-md", cwd=tmp_path, check=True)
         assert (tmp_path / "AGENTS.md").read_text().count("## Kapelle\n") == 1

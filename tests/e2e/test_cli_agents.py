@@ -197,7 +197,7 @@ def test_settings_may_be_the_repositorys(kapelle: Instance, tmp_path: Path) -> N
         (["set", "codex", "model"], "invalid_input", "model needs a value"),
         (["set", "codex", "permissions", "perhaps"], "invalid_input", "permissions"),
         (["set", "codex"], "invalid_input", "KEY"),
-        (["sett", "codex"], "invalid_input", "No such command"),
+        (["sett", "codex"], "invalid_input", "There is no command 'sett'"),
     ],
 )
 def test_typing_errors_say_what_to_type(

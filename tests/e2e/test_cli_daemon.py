@@ -124,7 +124,7 @@ def test_stop_leaves_agents_alone_unless_asked(idle: Instance) -> None:
     while "the agent is working" not in idle.cli("status", task_id, "--json").stdout:
         assert time.monotonic() < deadline
     told = idle.cli("stop", check=True).stderr
-    assert "Still at work: 1 agent; `kapelle stop --agents` ends them." in told
+    assert "Still running: 1 agent; `kapelle stop --agents` ends them." in told
     assert '"running"' in idle.cli("status", task_id, "--json").stdout
     assert "at work" not in idle.cli("stop", "--agents", check=True).stderr
     assert '"cancelled"' in idle.cli("status", task_id, "--json").stdout

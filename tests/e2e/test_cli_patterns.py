@@ -55,7 +55,7 @@ def test_ones_own_pattern(kapelle: Instance, greeting: Path) -> None:
     rows = [" ".join(row.split()) for row in listed.splitlines()]
     assert "greet .kapelle/patterns/greet.py Greet people." in rows
     shown = kapelle.cli("start", "greet", "--help", cwd=greeting).stdout
-    assert re.search(r"--names TEXT +Whom to greet \(required\); repeatable\.", shown)
+    assert re.search(r"--names TEXT +Whom to greet\. \[required; repeatable\]", shown)
     done = kapelle.cli("start", "greet", "--names", "Ann", "--names", "Bo", "--loud", "-f",
                        "--title", "Hi", cwd=greeting)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -189,7 +189,7 @@ def test_errors_say_what_to_do(kapelle: Instance, arguments: list[str], words: s
     done = kapelle.cli(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("kapelle: ")
+    assert done.stderr.startswith("error: ")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -199,9 +199,9 @@ def test_ids_are_completed(kapelle: Instance, place: Path) -> None:
     kapelle.cli("wait", run_id, check=True)
     for words in (f"kapelle status {run_id[:28]}", f"kapelle runs tail {run_id[:28]}"):
         asking = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-        kapelle.env.update(asking, _KAPELLE_COMPLETE="complete_bash")
+        kapelle.env.update(asking, _KAPELLE_COMPLETE="bash_complete")
         try:
-            assert run_id in kapelle.cli().stdout.split()
+            assert f"plain,{run_id}" in kapelle.cli().stdout.split()
         finally:
             for name in (*asking, "_KAPELLE_COMPLETE"):
                 del kapelle.env[name]

@@ -107,7 +107,7 @@ def test_answers_come_through_rest_as_well(kapelle: Instance, place: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--answer", "x"], "which question"),
+        (["--answer", "x"], "needs the token of a question"),
         (["--resume", "run_x:1"], "needs an answer"),
         (["goal", "--resume", "run_x:1", "--answer", "x"], "The goal cannot be changed"),
         (["--resume", "a:1", "--answer", "x", "--verify", "true"], "--verify cannot be changed"),

@@ -19,7 +19,7 @@ from docs.services import idle_services
 
 import kapelle
 from kapelle.api.app import openapi
-from kapelle.cli.commands import commands, load
+from kapelle.cli.commands import command_names, load
 from kapelle.cli.daemon import Unit
 from kapelle.domain.errors import Conflict, NotTrusted
 from tests.e2e.support.ensembles import perform, rest, start, tasks_of
@@ -321,6 +321,7 @@ mcp install claude --print
 open --print
 acp
 completion bash
+help
 uninstall --dry-run
 stop
 uninstall --help
@@ -332,7 +333,7 @@ OF_THE_MACHINE = ("init", "doctor", "agents check claude")
 
 
 def leaves() -> Iterator[str]:
-    for name in commands():
+    for name in command_names():
         inner = getattr(load(name), "commands", {})
         yield from (f"{name} {other}" for other in inner) if inner else (name,)
 
@@ -351,10 +352,10 @@ def test_every_command_is_tried() -> None:
 def test_no_command_in_a_hostile_clone_runs_anything_of_it(place: Place) -> None:
     rows = []
     completion = {
-        "COMP_WORDS": "kapelle start ", "COMP_CWORD": "2", "_KAPELLE_COMPLETE": "complete_bash"
+        "COMP_WORDS": "kapelle start ", "COMP_CWORD": "2", "_KAPELLE_COMPLETE": "bash_complete"
     }  # fmt: skip
     place.kapelle.env |= completion
-    assert "evil" in place.kapelle.cli(cwd=place.clone).stdout.split()
+    assert "plain,evil" in place.kapelle.cli(cwd=place.clone).stdout.split()
     for name in completion:
         del place.kapelle.env[name]
     for line in lines():

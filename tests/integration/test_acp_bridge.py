@@ -464,7 +464,7 @@ def test_modules_of_the_workspace_are_not_imported(stage: Parts) -> None:
 def test_the_bridge_imports_little() -> None:
     program = (
         "import sys, kapelle.agents.bridges.acp.__main__;"
-        "print({'acp', 'pydantic', 'sqlalchemy', 'starlette', 'typer'} & set(sys.modules))"
+        "print({'acp', 'pydantic', 'sqlalchemy', 'starlette', 'click'} & set(sys.modules))"
     )
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

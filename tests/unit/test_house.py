@@ -236,14 +236,12 @@ READERS = ("kapelle.agents", "kapelle.workspaces")
 NOT_OURS = {
     "kapelle.api.mcp.progress": ("not done",),  # a phase that a pattern's progress names
     "kapelle.cli.agents": ("not installed",),  # a status in a field
-    "kapelle.cli.command": ("Got unexpected extra argument",),  # Typer's
     "kapelle.cli.doctor": ("SQLite format 3",),  # the head of a database
     "kapelle.cli.follow": ("not done",),
     "kapelle.cli.text": ("npm error",),  # npm's
     "kapelle.cli.output": ("(Invalid header value",),  # http.client's
     "kapelle.cli.proposal": ("no test specified",),  # npm's
     "kapelle.cli.spec_file": ("but ",),  # PyYAML's
-    "kapelle.cli.spec_options": ("the configuration", "environment variable "),
     "kapelle.cli.uninstall": ("kapelle completion ",),  # a line of a shell's configuration
     "kapelle.client.autostart": ("kapelle: ",),  # what a daemon that has ended wrote into its log
     "kapelle.demo.sandbox": (r"^Ran (\d+) tests",),  # unittest's

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kapelle import __version__
-from kapelle.cli.command import option, suggestion
-from kapelle.cli.commands import commands
+from kapelle.cli.commands import command_help
+from kapelle.cli.parser import command, option
 from kapelle.cli.passages import timed_event_passage, transcript_passage
 from kapelle.cli.schedules import STARTING
 from kapelle.cli.states import describe_end, is_settled
+from kapelle.cli.usage_errors import find_similar, suggest
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 
@@ -167,9 +168,9 @@ class EditorServer:
 
         Where work starts, a text without quotation marks and options is the prompt as a whole.
         """
-        if name not in commands():
-            question = suggestion(name, commands(), 0.6, "/{}")
-            raise InvalidInput(f"There is no command /{name}.{question}")
+        if name not in command_help():
+            similar = [f"/{one}" for one in find_similar(name, command_help())]
+            raise InvalidInput(f"There is no command /{name}. {suggest(similar)}".rstrip())
         has_syntax = '"' in rest or "'" in rest or " --" in rest
         if rest and not has_syntax and name in {*STARTING, "continue"}:
             arguments = [rest]
@@ -273,11 +274,11 @@ class EditorServer:
 
     def _offer_commands(self, session_id: str) -> None:
         """Send the commands that the editor may offer while a person types."""
-        known = commands()
+        table = command_help()
         offers = []
         for name in _OFFERED_COMMANDS:
             hint = {"hint": "as on the command line"}
-            offers.append({"name": name, "description": known[name][1], "input": hint})
+            offers.append({"name": name, "description": table[name][1], "input": hint})
         update = {"sessionUpdate": "available_commands_update", "availableCommands": offers}
         self._send(method="session/update", params={"sessionId": session_id, "update": update})
 
@@ -319,10 +320,10 @@ def _next_step(item: "WorkJson") -> str:
     return ""
 
 
-def acp(
-    agent: str | None = option("AGENT", "Who does the tasks.", "--agent", "-a"),
-    model: str | None = option("MODEL", "With which model.", "--model", "-m"),
-) -> None:
+@command("acp", "kapelle acp --agent claude")
+@option("--agent", "-a", metavar="NAME", help="Agent of the tasks.")
+@option("--model", "-m", metavar="NAME", help="Model of the agent.")
+def acp(agent: str | None, model: str | None) -> None:
     """Serve as an agent for an editor that speaks the Agent Client Protocol."""
     options = []
     if agent:

@@ -3,18 +3,30 @@
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import typer
+import click
 
 from kapelle.agents.versions import describe_version
-from kapelle.cli.command import LISTS, CommandOutput, JsonFlag, argument, command_group, flag
-from kapelle.cli.config import ConfigEntry, Repo, change, current, loaded, shown_entries
-from kapelle.cli.format import WORK_FAILED, mark, moment, now, one_line, paint, short, until
+from kapelle.cli import parser
+from kapelle.cli.config import (
+    ConfigEntry,
+    change,
+    current,
+    entry_lines,
+    loaded,
+    repo_flag,
+    show_entries,
+)
+from kapelle.cli.format import DONE, WORK_FAILED, mark, moment, now, one_line, paint, short, until
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import columns
+from kapelle.cli.parser import CliGroup, argument, flag, json_flag, reports
+from kapelle.cli.result import Result
 from kapelle.cli.values import not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
@@ -27,23 +39,40 @@ AgentData = dict[str, Any]
 TIMEOUT_S = 200.0
 
 
-def list_agents() -> CommandOutput:
-    """List the agents that are known, and whether they can be used."""
-    yield (known := DaemonConnection().get("/agents", _here()))
-    yield from columns("NAME,STATUS,LOGIN,MODEL,", lambda agent: [
-        agent["name"], "paused" if agent["paused_until"] else agent["status"],
-        login_words(agent["login"]) if agent["installed"] else "", agent["model"] or "",
-        "default" if agent["default"] else "",
-    ], styles=[*map(_style, known)])(known)  # fmt: skip
-    sys.stdout.flush()
-    for text in (text for agent in known for text in _remarks(agent)):
-        say(text)
-    if not any(agent["default"] for agent in known):
-        say("No default agent is set; `kapelle init` chooses one.")
+agents = CliGroup(
+    "agents",
+    help="List, check and configure agents." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=["kapelle agents", "kapelle agents check claude --live"],
+)
+
+
+@agents.command("list")
+@reports
+def list_agents() -> Result:
+    """List the known agents, and whether they can be used."""
+    items = DaemonConnection().get("/agents", _here())
+    styles = [_style(agent) for agent in items]
+    lines = columns("NAME,STATUS,LOGIN,MODEL,", _cells, styles=styles)(items)
+    return Result(items, lines, _list_remarks(items))
+
+
+def _cells(agent: AgentData) -> list[str]:
+    status = "paused" if agent["paused_until"] else agent["status"]
+    login = login_words(agent["login"]) if agent["installed"] else ""
+    default = "default" if agent["default"] else ""
+    return [agent["name"], status, login, agent["model"] or "", default]
+
+
+def _list_remarks(items: Sequence[AgentData]) -> Iterator[str]:
+    for agent in items:
+        yield from _agent_remarks(agent)
+    if not any(agent["default"] for agent in items):
+        yield "No default agent is set; `kapelle init` chooses one."
 
 
 def _here() -> dict[str, str]:
-    """The directory and the PATH for which agents are looked up."""
+    """Return the directory and the PATH for which agents are looked up."""
     query = {"directory": str(current())}
     if search_path := os.environ.get("PATH"):
         query["path"] = search_path
@@ -58,8 +87,8 @@ def _style(agent: dict[str, Any]) -> str:
     return "red" if agent["problem"] else "green"
 
 
-def _remarks(agent: AgentData) -> Iterator[str]:
-    """What the person should know besides the line in the table."""
+def _agent_remarks(agent: AgentData) -> Iterator[str]:
+    """Return what the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
         soon = until(agent["paused_until"])
@@ -69,7 +98,7 @@ def _remarks(agent: AgentData) -> Iterator[str]:
         )
     for window in agent["windows"]:
         yield f"{name}: {_window_words(window)}"
-    # That one of the programs is not installed is no news, unless it is the one to use.
+    # A program that is not installed matters only if it is the default.
     if agent["problem"] and (agent["default"] or agent["status"] != "not installed"):
         yield f"{name}: {advice(agent['problem'], agent['hint'])}"
     if stale := _set_here_only(agent["login"]):
@@ -99,36 +128,46 @@ def _window_words(window: dict[str, Any]) -> str:
     return f"{one_line(window['name'])} limit: {share}{reset}"
 
 
-def check(
-    names: list[str] | None = argument("[NAME]...", "Agents; without one, all installed."),
-    live: bool = flag("Also make one real call, which costs a little."),
-    as_json: JsonFlag = False,
-) -> None:
-    """Find out whether agents can be used.
+@agents.command("check", examples=["kapelle agents check", "kapelle agents check claude --live"])
+@argument(
+    "names",
+    metavar="NAME",
+    nargs=-1,
+    required=False,
+    help="Names of agents; by default all that are installed.",
+)
+@flag("--live", help="One real call to the agent, which costs a little.")
+@json_flag
+def check(names: Sequence[str], live: bool, as_json: bool) -> int:
+    """Check whether agents can be used.
 
-    Exits with 1 when one that was named cannot.
+    Exits with 1 when a named agent cannot be used.
     """
     client = DaemonConnection()
-    here = _here()
-    named = [not_empty(name, "The name of an agent").strip() for name in names or []]
-    found = []
-    if named:
-        known = []
-    else:
-        known = client.get("/agents", here)
-    # The built-in rehearsal is always there, and no news unless it is what tasks get.
-    real = [one for one in known if one["default"] or one["name"] != "rehearsal"]
-    for name in dict.fromkeys(named) or [one["name"] for one in real if one["installed"]]:
-        body = {"live": live, **here}
-        found.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
+    typed = [not_empty(name, "The name of an agent").strip() for name in names]
+    results = []
+    for name in dict.fromkeys(typed) or _installed_agents(client):
+        body = {"live": live, **_here()}
+        results.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
         if not as_json:
-            _print(found[-1])
+            _print(results[-1])
     if as_json:
-        document(found)
-    elif not found:
-        say("No coding agent is installed; `kapelle agents` lists those that are known.")
-    if named and not all(result["usable"] for result in found):
-        raise typer.Exit(WORK_FAILED)
+        document(results)
+    elif not results:
+        say("No coding agent is installed; `kapelle agents` lists the known ones.")
+    if typed and not all(result["usable"] for result in results):
+        return WORK_FAILED
+    return DONE
+
+
+def _installed_agents(client: DaemonConnection) -> list[str]:
+    """Return the installed agents, with the built-in rehearsal only if it is the default."""
+    names = []
+    for agent in client.get("/agents", _here()):
+        is_relevant = agent["default"] or agent["name"] != "rehearsal"
+        if agent["installed"] and is_relevant:
+            names.append(agent["name"])
+    return names
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -175,14 +214,14 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
 
 
 def advice(problem: str, hint: str | None) -> str:
-    """A problem and what to type next."""
+    """Return a problem with what to type next."""
     if hint:
         return f"{problem.rstrip('.')}. {hint}"
     return problem
 
 
 def _set_here_only(login: dict[str, Any]) -> str | None:
-    """A variable that would be the login, if the daemon had it too."""
+    """Return the variable that would be the login if the daemon had it, too."""
     if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
         return None
     return next((name for name in login["variables"] if os.environ.get(name)), None)
@@ -190,86 +229,114 @@ def _set_here_only(login: dict[str, Any]) -> str | None:
 
 API_KEY = "api_key"
 _LONGEST_KEY = 10_000
-# Settings that make a program an agent of a new name.
-_FOUNDING = frozenset({"command", "type"})
+# Settings that define a new agent.
+_DEFINING_KEYS = frozenset({"command", "type"})
 
-config = command_group("Show and change the settings of agents.")
+config = CliGroup(
+    "config",
+    help="Show and change the settings of agents.",
+    default_command="show",
+    examples=["kapelle agents config set claude model sonnet"],
+)
+agents.add_command(config)
 
-AgentNameArgument = Annotated[str, argument("NAME", "An agent, such as claude.")]
+name_argument = argument("name", metavar="NAME", help="Name of an agent, such as claude.")
 
 
-@config.command()
-def show(
-    name: str | None = argument("[NAME]", "An agent; without one, what is set of all."),
-) -> CommandOutput:
-    """Show the settings that hold for agents, and where each came from."""
+@config.command("show")
+@argument(
+    "name", metavar="NAME", required=False, help="Name of an agent; by default all that are set up."
+)
+@reports
+def show(name: str | None) -> Result:
+    """Show the settings of agents, and where each came from."""
     if name is None:
         entries = [entry for entry in _entries("agents.") if entry[2] != "default"]
-        yield from shown_entries(entries)
-        if not entries:
-            say("No agent has settings of its own.")
-        return
+        remarks = [] if entries else ["No agent has settings of its own."]
+        return replace(show_entries(entries), remarks=remarks)
     _require(name)
     login = DaemonConnection().get(_path(name), {"directory": str(current())})["login"]
-    settings, *lines = shown_entries(_entries(f"agents.{name}.", name))
-    yield {"settings": settings, "login": login}
+    entries = _entries(f"agents.{name}.", name)
     # The key itself stays with the daemon.
-    yield from [*lines, f"login: {one_line(login_words(login)) or 'not needed'}"]
+    lines = [*entry_lines(entries), f"login: {one_line(login_words(login)) or 'not needed'}"]
+    return Result({"settings": show_entries(entries).data, "login": login}, lines)
 
 
-@config.command("set")
-def set_(
-    name: AgentNameArgument,
-    key: str = argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key."),
-    value: str | None = argument(
-        "[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."
-    ),
-    repo: Repo = False,
-) -> CommandOutput:
+@config.command(
+    "set",
+    examples=[
+        "kapelle agents config set claude model sonnet",
+        "kapelle agents config set claude api_key",
+    ],
+)
+@name_argument
+@argument(
+    "key",
+    metavar="KEY",
+    help="Setting: model, base_url, program, extra_args, env.VARIABLE, … or api_key.",
+)
+@argument(
+    "value",
+    metavar="VALUE",
+    required=False,
+    help="Text, or a TOML value; never for api_key, which is asked for.",
+)
+@repo_flag
+@reports
+def set_(name: str, key: str, value: str | None, repo: bool) -> Result:
     """Change one setting of an agent."""
     from kapelle.domain.environment import looks_secret
 
     if key == API_KEY:
-        yield from _store_key(name, value, repo)
-        return
+        return _store_key(name, value, repo)
     if value is None:
         raise InvalidInput(
             f"{key} needs a value.",
-            hint=f"kapelle agents config set {name} {key} VALUE,"
-            f" or to take it back: kapelle agents config reset {name} {key}",
+            hint=f"Write `kapelle agents config set {name} {key} VALUE`; "
+            f"`kapelle agents config reset {name} {key}` removes the value.",
         )
-    if key.partition(".")[0] not in _FOUNDING:
+    if key.partition(".")[0] not in _DEFINING_KEYS:
         _require(name)
-    yield from change(f"agents.{name}.{key}", value, repo)
+    result = change(f"agents.{name}.{key}", value, repo)
     if key.startswith("env.") and looks_secret(key):
-        say(
-            "It can be read there by whoever reads the file;"
+        warning = (
+            "Everybody who can read the file can read it;"
             f" `kapelle agents config set {name} api_key` stores a key more safely."
         )
+        return replace(result, remarks=chain(result.remarks, [warning]))
+    return result
 
 
-@config.command()
-def reset(
-    name: AgentNameArgument,
-    key: str | None = argument("[KEY]", "One setting; without it, all but api_key."),
-    repo: Repo = False,
-) -> CommandOutput:
-    """Take settings of an agent out of the file, so that the defaults hold again."""
+@config.command("reset")
+@name_argument
+@argument(
+    "key", metavar="KEY", required=False, help="Setting to reset; by default all but api_key."
+)
+@repo_flag
+@reports
+def reset(name: str, key: str | None, repo: bool) -> Result:
+    """Remove settings of an agent from the file, so that the defaults apply again."""
     if key == API_KEY:
-        query = {"directory": str(current())}
-        removed = DaemonConnection().delete(_path(name, "/credential"), query)["removed"]
-        yield {"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed}
-        say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
-        return
+        return _remove_key(name)
     _require(name)
-    yield from change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo)
+    return change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo)
 
 
-def _store_key(name: str, value: str | None, repo: bool) -> CommandOutput:
+def _remove_key(name: str) -> Result:
+    query = {"directory": str(current())}
+    is_removed = DaemonConnection().delete(_path(name, "/credential"), query)["removed"]
+    data = {"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": is_removed}
+    remark = f"No key of {name} was stored."
+    if is_removed:
+        remark = f"The key of {name} was removed."
+    return Result(data, remarks=[remark])
+
+
+def _store_key(name: str, value: str | None, repo: bool) -> Result:
     if value is not None:
         raise InvalidInput(
             "A key is not taken from the command line: it would stay in the history of your shell"
-            " and be seen in the list of processes.",
+            " and in the list of processes.",
             hint=f"Type `kapelle agents config set {name} api_key`, which asks for it,"
             f" or pipe it in: … | kapelle agents config set {name} api_key",
         )
@@ -279,16 +346,17 @@ def _store_key(name: str, value: str | None, repo: bool) -> CommandOutput:
     path = _path(name, "/credential")
     query = {"directory": str(current())}
     agent = DaemonConnection().put(path, {"api_key": _read_key(name)}, query)
-    yield {"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]}
-    say(f"The key of {name} was stored. `kapelle agents check {name} --live` tries it.")
+    data = {"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]}
+    remarks = [f"The key of {name} was stored. `kapelle agents check {name} --live` tries it."]
     if agent["login"]["source"] != "stored":
-        say(f"It is not used as long as there is {login_words(agent['login'])}.")
+        remarks.append(f"It is not used as long as there is {login_words(agent['login'])}.")
+    return Result(data, remarks=remarks)
 
 
 def _read_key(agent: str) -> str:
-    """The key from a hidden prompt in a terminal, or from standard input."""
+    """Return the key from a hidden prompt in a terminal, or from standard input."""
     if sys.stdin.isatty():
-        typed = typer.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
+        typed = click.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
         problem = "Nothing was typed."
     else:
         # More than is allowed, so that the daemon's refusal still names what is wrong.
@@ -305,26 +373,26 @@ def _path(name: str, more: str = "") -> str:
 
 
 def _require(name: str) -> None:
-    """Refuse a name that no agent has."""
+    """Raise AgentNotFound for a name that no agent has."""
     from kapelle.agents.registry import type_of
 
     type_of(name, loaded().settings)
 
 
 def _entries(prefix: str, name: str | None = None) -> list[ConfigEntry]:
-    """What holds under a prefix; for an agent that is named, even if it is not set up."""
+    """Return the settings under a prefix; those of a named agent even if it is not set up."""
     from kapelle.settings import AgentSettings, LoadedSettings, Settings
 
-    known = loaded()
-    if name and name not in known.settings.agents:
-        nothing = Settings(agents={name: AgentSettings()})
-        known = LoadedSettings(nothing, defaultdict(lambda: "default"))
-    found = [entry for entry in known.show() if entry[0].startswith(prefix)]
-    return [(key.removeprefix(prefix), value, origin) for key, value, origin in found]
+    settings = loaded()
+    if name and name not in settings.settings.agents:
+        defaults = Settings(agents={name: AgentSettings()})
+        settings = LoadedSettings(defaults, defaultdict(lambda: "default"))
+    entries = [entry for entry in settings.show() if entry[0].startswith(prefix)]
+    return [(key.removeprefix(prefix), value, origin) for key, value, origin in entries]
 
 
 def login_words(login: "LoginJson") -> str:
-    """Where an agent's credential comes from."""
+    """Return where an agent's credential comes from."""
     if login["source"] in {"environment", "settings"}:
         return f"{login['variable']} ({login['source']})"
     if login["source"] == "none":
@@ -332,9 +400,3 @@ def login_words(login: "LoginJson") -> str:
     if login["source"] == "stored":
         return "stored key"
     return "its own login"
-
-
-agents = command_group("List agents, try them out and set them up." + LISTS)
-agents.command("list")(list_agents)
-agents.command("check")(check)
-agents.add_typer(config, name="config")

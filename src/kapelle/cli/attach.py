@@ -1,4 +1,4 @@
-"""`kapelle attach`: being in the terminal of an interactive task, and leaving it."""
+"""`kapelle attach`: the terminal of an interactive task in the person's terminal."""
 
 import json
 import os
@@ -13,12 +13,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from kapelle.cli.follow import follow
 from kapelle.cli.format import exit_code, one_line
-from kapelle.cli.ids import NewestTaskId, task_path, work_id
+from kapelle.cli.ids import newest_task_argument, task_path, work_id
 from kapelle.cli.output import say
+from kapelle.cli.parser import command
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput
@@ -41,8 +40,10 @@ _RESTORED = (
 )
 
 
-def attach(task_id: NewestTaskId = None) -> None:
-    """Attach to the terminal of an interactive task; Ctrl-] leaves it running."""
+@command("attach", "kapelle attach 4f2xq")
+@newest_task_argument
+def attach(task_id: str | None) -> int:
+    """Attach to the terminal of an interactive task; Ctrl-] detaches."""
     client = DaemonConnection()
     task = client.get(task_path(work_id(client, task_id, "tasks")))
     if task.get("interactive") and task["status"] in FINAL:
@@ -51,11 +52,11 @@ def attach(task_id: NewestTaskId = None) -> None:
             hint=f"`kapelle logs {task['id']}` shows what was in it, "
             f"`kapelle resume {task['id']}` goes on in a new one.",
         )
-    attach_to(client, task)
+    return attach_to(client, task)
 
 
-def attach_to(client: DaemonConnection, task: "TaskJson") -> None:
-    """Be in its terminal to the end, then follow its checks; its exit code tells the outcome."""
+def attach_to(client: DaemonConnection, task: "TaskJson") -> int:
+    """Attach to the terminal of a task, then follow its checks; return the exit code."""
     if not is_at_terminal():
         raise InvalidInput(
             "Standard input and output are no terminal.",
@@ -67,8 +68,8 @@ def attach_to(client: DaemonConnection, task: "TaskJson") -> None:
         ended = _attached(client, task_path(task["id"], "terminal"), place, screen)
     if not ended:
         say(f"`kapelle attach {task['id']}` comes back, `kapelle cancel {task['id']}` ends it.")
-        return
-    raise typer.Exit(exit_code(follow(client, task, False, after=place.get("number"))))
+        return 0
+    return exit_code(follow(client, task, False, after=place.get("number")))
 
 
 def is_at_terminal() -> bool:

@@ -2,13 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from kapelle.cli.command import CommandOutput, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
-from kapelle.cli.output import data, say
+from kapelle.cli.output import plain_line
+from kapelle.cli.parser import CliGroup, argument, flag, reports
+from kapelle.cli.result import Result
+from kapelle.cli.usage_errors import did_you_mean
 from kapelle.cli.values import refuse
 from kapelle.domain.errors import NotFound
 from kapelle.home import Home
@@ -21,154 +24,189 @@ ConfigEntry = tuple[str, Any, str]
 
 
 def current() -> Path:
-    """The directory the command was typed in; if it is gone, the command ends with that error."""
+    """Return the current directory; raises FileNotFoundError if it is gone."""
     return Path.cwd()
 
 
 def root(directory: Path) -> Path | None:
-    """The top of the git working tree around a directory, found without running git."""
+    """Return the top of the git working tree around a directory, without running git."""
     start = Path(os.path.abspath(directory))
     return next((place for place in (start, *start.parents) if (place / ".git").exists()), None)
 
 
 def config_file(directory: Path) -> Path:
-    """Where the repository's settings are or would be."""
+    """Return the path of the repository's settings, which may not exist."""
     return (root(directory) or Path(os.path.abspath(directory))) / ".kapelle" / "config.toml"
 
 
-config = command_group("Show and change settings.\n\nWithout a command it shows all of them.")
+config = CliGroup(
+    "config",
+    help="Show and change settings.\n\nWithout a command it shows all of them.",
+    default_command="show",
+    examples=["kapelle config show limits", "kapelle config set limits.max_attempts 8"],
+)
 
-Repo = Annotated[bool, flag("The repository's config instead of yours.", "--repo")]
-SettingKeyArgument = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
+repo_flag = flag("--repo", help="The repository's configuration instead of yours.")
+key_argument = argument(
+    "key", metavar="KEY", help="Name of a setting, such as limits.max_attempts."
+)
 
 
-@config.command()
-def show(
-    key: str | None = argument("[KEY]", "Only this setting, or those under a name."),
-    repo: Repo = False,
-) -> CommandOutput:
+@config.command("show")
+@argument(
+    "key", metavar="KEY", required=False, help="Setting to show, or the beginning of several."
+)
+@repo_flag
+@reports
+def show(key: str | None, repo: bool) -> Result:
     """Show settings and where their values came from."""
     if key is not None:
         refuse((repo, "--repo shows all that the repository sets.", "Leave KEY or --repo out."))
-        yield from shown_entries(_entries_of(key))
-        return
-    found = loaded()
-    entries = [e for e in found.show() if not repo or e[0] in found.by_repository]
-    yield from shown_entries(entries)
-    if repo and not entries and not found.held_back:
-        say(f"{config_file(current())} sets nothing.")
-    if found.held_back:
-        names = one_line(", ".join(found.held_back), 200)
-        say(f"Not trusted, so these of the repository do not hold: {names} (kapelle trust)")
+        return show_entries(_entries_of(key))
+    settings = loaded()
+    entries = list(settings.show())
+    if repo:
+        entries = [entry for entry in entries if entry[0] in settings.by_repository]
+    remarks = []
+    if repo and not entries and not settings.held_back:
+        remarks.append(f"{config_file(current())} sets nothing.")
+    if settings.held_back:
+        names = one_line(", ".join(settings.held_back), 200)
+        remarks.append(
+            f"The repository is not trusted, so these settings of it do not apply: {names} "
+            "(kapelle trust)"
+        )
+    return replace(show_entries(entries), remarks=remarks)
 
 
-@config.command()
-def get(key: SettingKeyArgument) -> CommandOutput:
+@config.command("get")
+@key_argument
+@reports
+def get(key: str) -> Result:
     """Print the value of one setting, or of all those under a name."""
     entries = _entries_of(key)
-    yield next(shown_entries(entries))
-    value = entries[0][1]
-    if entries[0][0] != key:
-        # Where one value came from is no part of several.
-        _, *lines = shown_entries([(*entry[:2], "default") for entry in entries])
-        yield from lines
-    elif value is None:
-        say(f"{key} is not set.")
-    else:
-        data(value if isinstance(value, str) else json.dumps(value))
+    result = show_entries(entries)
+    name, value, _ = entries[0]
+    if name != key:
+        # Where each of several values came from is left out.
+        lines = entry_lines([(name, value, "default") for name, value, _ in entries])
+        return replace(result, lines=lines)
+    if value is None:
+        return replace(result, lines=(), remarks=[f"{key} is not set."])
+    text = value if isinstance(value, str) else json.dumps(value)
+    return replace(result, lines=[plain_line(text)])
 
 
 def _entries_of(key: str) -> list[ConfigEntry]:
     """Return the setting of a name, or all settings under it."""
-    known = list(loaded().show())
-    entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
-    if not entries:
-        names = dict.fromkeys(
-            part for name, _, _ in known for part in (name, name.rpartition(".")[0])
-        )
-        raise NotFound(
-            f"There is no setting {key!r}{meant(key, names)}.",
-            hint="`kapelle config show` lists all.",
-        )
-    return entries
+    settings = list(loaded().show())
+    entries = [entry for entry in settings if entry[0] == key or entry[0].startswith(f"{key}.")]
+    if entries:
+        return entries
+    names: dict[str, None] = {}
+    for name, _, _ in settings:
+        names[name] = None
+        names[name.rpartition(".")[0]] = None
+    raise NotFound(
+        f"There is no setting {key!r}{did_you_mean(key, names)}.",
+        hint="`kapelle config show` lists all.",
+    )
 
 
-@config.command("set")
-def set_(
-    key: SettingKeyArgument,
-    value: str = argument("VALUE", "Text, or a TOML value."),
-    repo: Repo = False,
-) -> CommandOutput:
+@config.command("set", examples=["kapelle config set default_agent claude"])
+@key_argument
+@argument("value", metavar="VALUE", help="Text, or a TOML value.")
+@repo_flag
+@reports
+def set_(key: str, value: str, repo: bool) -> Result:
     """Change one setting."""
     return change(key, value, repo)
 
 
-@config.command()
-def reset(key: SettingKeyArgument, repo: Repo = False) -> CommandOutput:
-    """Take one setting out of the file, so that its default holds again."""
+@config.command("reset")
+@key_argument
+@repo_flag
+@reports
+def reset(key: str, repo: bool) -> Result:
+    """Remove one setting from the file, so that its default applies again."""
     return change(key, None, repo)
 
 
-@config.command()
-def path(repo: Repo = False) -> CommandOutput:
-    """Print where the config file is."""
-    file = _path(repo)
-    yield {"path": str(file), "exists": file.exists()}
-    data(str(file))
+@config.command("path")
+@repo_flag
+@reports
+def path(repo: bool) -> Result:
+    """Print the path of the configuration file."""
+    file = _file(repo)
+    return Result({"path": str(file), "exists": file.exists()}, [plain_line(str(file))])
 
 
 def loaded() -> "LoadedSettings":
-    """The settings that hold here, and where each came from."""
+    """Return the settings that apply here, and where each came from."""
     from kapelle.settings import load
 
     return load(Home.default(), current(), os.environ)
 
 
-def shown_entries(entries: Iterable[ConfigEntry]) -> CommandOutput:
-    """Settings with their values and, where it is not the default, where each came from."""
-    yield {key: {"value": value, "origin": origin} for key, value, origin in entries}
+def show_entries(entries: Sequence[ConfigEntry]) -> Result:
+    """Return settings with their values and where each came from."""
+    data = {key: {"value": value, "origin": origin} for key, value, origin in entries}
+    return Result(data, entry_lines(entries))
+
+
+def entry_lines(entries: Iterable[ConfigEntry]) -> Iterator[str]:
+    """Return a line for each setting, with the origin of a value that is not the default."""
     for key, value, origin in entries:
-        if value is None:
-            shown = "not set"
-        else:
-            shown = json.dumps(value, ensure_ascii=False)
-        if origin == "default":
-            note = ""
-        else:
-            note = paint(f"   # {one_line(origin)}", "dim")
-        yield f"{key} = {one_line(shown)}{note}"
+        text = "not set"
+        if value is not None:
+            text = json.dumps(value, ensure_ascii=False)
+        line = f"{key} = {one_line(text)}"
+        if origin != "default":
+            line += paint(f"   # {one_line(origin)}", "dim")
+        yield line
 
 
-def change(key: str, value: str | None, repo: bool) -> CommandOutput:
-    """Set a value in a file, or take the setting out of it, and say so."""
-    from kapelle.cli.trust import ask
+def change(key: str, value: str | None, repo: bool) -> Result:
+    """Set a value in a file, or remove the setting from the file."""
     from kapelle.settings import reset_value, set_value
-    from kapelle.settings.trust import refusal
 
-    if key == "default_agent" and not repo and (name := (value or "").strip("\"' ")):
-        from kapelle.agents.registry import type_of
-        from kapelle.settings import load
-
-        # Better told now than by the next task; what a repository defines is not everywhere.
-        type_of(name, load(Home.default(), None, os.environ).settings)
-    path = _path(repo)
-    if repo:
-        scope: Literal["repository", "user"] = "repository"
-    else:
-        scope = "user"
+    if key == "default_agent" and not repo:
+        _require_agent((value or "").strip("\"' "))
+    path = _file(repo)
+    scope: Literal["repository", "user"] = "repository" if repo else "user"
     if value is None:
+        action = "reset"
         reset_value(path, key, scope)
     else:
+        action = "set"
         set_value(path, key, value, scope)
-    action = "reset" if value is None else "set"
     holds = not (repo and loaded().held_back)
-    yield {"action": action, "key": key, "path": str(path), "holds": holds}
-    say(f"{key} was {action} in {path}.")
+    data = {"action": action, "key": key, "path": str(path), "holds": holds}
+    return Result(data, remarks=_change_remarks(key, action, path, holds))
+
+
+def _change_remarks(key: str, action: str, path: Path, holds: bool) -> Iterator[str]:
+    """Return the remarks about a change; ask whether to trust the repository if need be."""
+    from kapelle.cli.trust import ask
+    from kapelle.settings.trust import refusal
+
+    yield f"{key} was {action} in {path}."
     if not holds and not ask(refusal("", path.parent.parent)):
-        say("It holds as soon as you trust what stands there: kapelle trust")
+        yield "It applies as soon as you trust the repository: kapelle trust"
 
 
-def _path(repo: bool) -> Path:
+def _require_agent(name: str) -> None:
+    """Raise AgentNotFound for an unknown agent, before the next task would."""
+    if not name:
+        return
+    from kapelle.agents.registry import type_of
+    from kapelle.settings import load
+
+    # Agents that a repository defines do not exist elsewhere.
+    type_of(name, load(Home.default(), None, os.environ).settings)
+
+
+def _file(repo: bool) -> Path:
     if repo:
         return config_file(current())
     return Home.default().config

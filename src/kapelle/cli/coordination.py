@@ -1,160 +1,216 @@
-"""`kapelle notes`, what agents and people leave for each other, and `kapelle locks`, who holds
-which files."""
+"""`kapelle notes`, which agents and people leave for each other, and `kapelle locks`, which keep
+agents from changing files."""
 
 import os
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Any
 
-from kapelle.cli.command import (
-    LISTS,
-    CommandExit,
-    CommandOutput,
-    argument,
-    command_group,
-    flag,
-    option,
-)
+from kapelle.cli import parser
 from kapelle.cli.format import ERROR, local, short
-from kapelle.cli.output import data, say
-from kapelle.cli.pages import LimitOption, columns, listing, whole_list
-from kapelle.cli.tasks import Timeout
+from kapelle.cli.output import plain_line, say
+from kapelle.cli.pages import columns, limit_option, listing, whole_list
+from kapelle.cli.parser import CliGroup, argument, flag, option, reports
+from kapelle.cli.result import Result
+from kapelle.cli.tasks import timeout_option
+from kapelle.cli.types import Number
 from kapelle.cli.values import duration_s, optional, read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import LONG_POLL_S
 
-notes = command_group("Read and write notes that agents and people share." + LISTS)
+notes = CliGroup(
+    "notes",
+    help="Read and write notes that agents and people share." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=['kapelle notes set results/step1 "passed"', "kapelle notes get results/step1"],
+)
 
-NoteKeyArgument = Annotated[str, argument("KEY", "Such as results/step1.")]
-NoteScopeOption = Annotated[
-    str | None, option("SCOPE", "global, project:NAME, or the id of a task or run.")
-]
-ExpectedVersionOption = Annotated[
-    int | None, option(None, "Only if it has this version; 0: if there is none.", min=0)
-]
+key_argument = argument("key", metavar="KEY", help="Key of the note, such as results/step1.")
+scope_option = option(
+    "--scope",
+    metavar="SCOPE",
+    help="Scope of the note: global, project:NAME, or the id of a task or run.",
+)
+expected_version_option = option(
+    "--version",
+    type=Number(0),
+    metavar="NUMBER",
+    help="Version that the note must have; 0: it must not exist.",
+)
+
+
+def _note_cells(note: dict[str, Any]) -> list[Any]:
+    author = note["task_id"] or note["author"]
+    return [note["key"], note["version"], note["size"], author, local(note["updated_at"])]
 
 
 @notes.command("list")
-def list_notes(
-    prefix: str = argument("[PREFIX]", "How their keys begin.", default=""),
-    scope: NoteScopeOption = None,
-    limit: LimitOption = 100,
-) -> CommandOutput:
+@argument(
+    "prefix", metavar="PREFIX", required=False, default="", help="Beginning of the keys to list."
+)
+@scope_option
+@limit_option(100)
+@reports
+def list_notes(prefix: str, scope: str | None, limit: int) -> Result:
     """List the notes whose keys begin with a prefix."""
     nothing = "No notes. `kapelle notes set KEY TEXT` writes one; --scope names another scope."
-    shown = columns("KEY,VERSION,SIZE,BY,WRITTEN", lambda one: [
-        one["key"], one["version"], one["size"], one["task_id"] or one["author"],
-        local(one["updated_at"]),
-    ])  # fmt: skip
-    return listing("/notes", {"scope": scope, "prefix": prefix}, limit, shown, nothing)
+    lines = columns("KEY,VERSION,SIZE,BY,WRITTEN", _note_cells)
+    return listing("/notes", {"scope": scope, "prefix": prefix}, limit, lines, nothing)
 
 
-@notes.command()
-def get(key: NoteKeyArgument, scope: NoteScopeOption = None) -> CommandOutput:
+@notes.command("get")
+@key_argument
+@scope_option
+@reports
+def get(key: str, scope: str | None) -> Result:
     """Print a note."""
-    yield (found := DaemonConnection().get("/notes/entry", {"scope": scope, "key": key}))
-    data(found["value"])
+    note = DaemonConnection().get("/notes/entry", {"scope": scope, "key": key})
+    return Result(note, [plain_line(note["value"])])
 
 
 @notes.command("set")
-def set_note(
-    key: NoteKeyArgument,
-    text: str | None = argument("TEXT", "What it says; - reads stdin."),
-    scope: NoteScopeOption = None,
-    version: ExpectedVersionOption = None,
-) -> CommandOutput:
+@key_argument
+@argument("text", metavar="TEXT", required=False, help="Text of the note; - reads stdin.")
+@scope_option
+@expected_version_option
+@reports
+def set_note(key: str, text: str | None, scope: str | None, version: int | None) -> Result:
     """Write a note and print its version."""
-    value = read_prompt(text, None, "`kapelle notes set KEY TEXT`", "text")
+    value = read_prompt(text, None, "Write `kapelle notes set KEY TEXT`.", "text")
     body = {"key": key, "value": value, "scope": scope, "expected_version": version}
-    yield (note := DaemonConnection().post("/notes", body))
-    yield str(note["version"])
+    note = DaemonConnection().post("/notes", body)
+    return Result(note, [str(note["version"])])
 
 
-@notes.command()
-def delete(
-    key: NoteKeyArgument, scope: NoteScopeOption = None, version: ExpectedVersionOption = None
-) -> CommandOutput:
+@notes.command("delete")
+@key_argument
+@scope_option
+@expected_version_option
+@reports
+def delete(key: str, scope: str | None, version: int | None) -> Result:
     """Delete a note."""
     query = {"scope": scope, "key": key, "expected_version": version}
-    yield (note := DaemonConnection().delete("/notes", query))
-    yield str(note["version"])
+    note = DaemonConnection().delete("/notes", query)
+    return Result(note, [str(note["version"])])
 
 
-@notes.command()
+@notes.command("watch", examples=["kapelle notes watch results/step1 --timeout 10m"])
+@argument("keys", metavar="KEY", nargs=-1, required=True, help="Keys of the notes to wait for.")
+@scope_option
+@option("--equals", metavar="TEXT", help="Text that the notes must have.")
+@option("--after", type=Number(0), metavar="VERSION", help="Version after which they must change.")
+@timeout_option
+@reports
 def watch(
-    keys: list[str] = argument("KEY...", "All of them."),
-    scope: NoteScopeOption = None,
-    equals: str | None = option("TEXT", "Until it is this."),
-    after: int | None = option("VERSION", "Until it changes after this.", min=0),
-    timeout: Timeout = None,
-) -> CommandOutput:
-    """Wait until notes are there, change or equal a text, and print them; exit 2 in vain."""
+    keys: Sequence[str],
+    scope: str | None,
+    equals: str | None,
+    after: int | None,
+    timeout: str | None,
+) -> Result:
+    """Wait until notes exist, change or equal a text, and print them.
+
+    Exits with 2 when the time is up.
+    """
     limit_s = optional(duration_s, timeout, "--timeout")
-    query = {"keys": keys, "scope": scope, "equals": equals, "after": after}
-    found = DaemonConnection().wait("/notes/watch", query, itemgetter("met"), limit_s)
-    if not found["met"]:
-        say("kapelle: the time is up.")
-    yield CommandExit(found, 0 if found["met"] else ERROR)
-    for note in found["notes"]:
-        data(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
+    query = {"keys": list(keys), "scope": scope, "equals": equals, "after": after}
+    answer = DaemonConnection().wait("/notes/watch", query, itemgetter("met"), limit_s)
+    exit_code = 0
+    if not answer["met"]:
+        say("error: The time is up.")
+        exit_code = ERROR
+    lines = [
+        plain_line(f"{note['key']}  {note['version']}  {note['value'] or 'deleted'}")
+        for note in answer["notes"]
+    ]
+    return Result(answer, lines, exit_code=exit_code)
 
 
-locks = command_group("Hold files of a checkout, so that no agent changes them." + LISTS)
+locks = CliGroup(
+    "locks",
+    help="Lock files of a checkout, so that no agent changes them." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=["kapelle locks take src/api --reason 'refactoring by hand'"],
+)
 
-_PATHS = "Files, folders or globs; . is all of the checkout."
+_PATHS_HELP = "Files, folders or globs; . is all of the checkout."
+
+
+def _lock_cells(lock: dict[str, Any]) -> list[Any]:
+    owner = lock["task_id"] or lock["owner"]
+    return [lock["path"], lock["status"], owner, short(lock["left_s"]), lock["reason"] or ""]
+
+
+_lock_lines = columns("PATH,STATUS,BY,LEFT,REASON", _lock_cells)
 
 
 @locks.command("list")
-def list_locks(
-    everywhere: bool = flag("Of all checkouts.", "--all"),
-) -> CommandOutput:
+@flag("--all", "everywhere", help="Locks of all checkouts.")
+@reports
+def list_locks(everywhere: bool) -> Result:
     """List who holds and who waits for files of this checkout."""
-    found = DaemonConnection().get("/locks", {"directory": None if everywhere else os.getcwd()})
-    return whole_list(found, _locks, "Nothing is held here.")
+    query = {"directory": None if everywhere else os.getcwd()}
+    items = DaemonConnection().get("/locks", query)
+    return whole_list(items, _lock_lines, "No locks are held here.")
 
 
-@locks.command()
-def take(
-    paths: list[str] = argument("PATH...", _PATHS),
-    reason: str | None = option("TEXT", "Told to whoever wants them."),
-    ttl: str = option("DURATION", "Until then, unless you take them again.", default="10m"),
-    wait: bool = flag("Wait for your turn.", "--wait/--no-wait", default=True),
-) -> CommandOutput:
-    """Hold files, or wait for that; exit 1 if somebody else holds them."""
-    body = {"paths": paths, "directory": os.getcwd(), "reason": reason,
-            "ttl_s": duration_s(ttl, "--ttl"), "timeout_s": LONG_POLL_S if wait else 0}  # fmt: skip
+@locks.command("take", examples=["kapelle locks take src/api --ttl 1h"])
+@argument("paths", metavar="PATH", nargs=-1, required=True, help=_PATHS_HELP)
+@option("--reason", metavar="TEXT", help="Reason, which is told to others who want the files.")
+@option("--ttl", metavar="DURATION", default="10m", help="Time to hold them, unless taken again.")
+@option("--wait/--no-wait", default=True, help="Wait until nobody else holds them.")
+@reports
+def take(paths: Sequence[str], reason: str | None, ttl: str, wait: bool) -> Result:
+    """Lock files, or wait until that is possible.
+
+    With --no-wait it exits with 1 if somebody else holds them.
+    """
+    body = {
+        "paths": list(paths),
+        "directory": os.getcwd(),
+        "reason": reason,
+        "ttl_s": duration_s(ttl, "--ttl"),
+        "timeout_s": LONG_POLL_S if wait else 0,
+    }
     client = DaemonConnection()
-    told = False
-    while not (found := client.post("/locks", body))["held"] and wait:
-        if not told:
-            told = True
-            say(f"kapelle: waits for {', '.join(map(_words, found['waiting_for']))}.")
-    if not found["held"]:
-        say(f"kapelle: held by others: {', '.join(map(_words, found['waiting_for']))}.")
-    yield CommandExit(found["locks"], 0 if found["held"] else 1)
-    yield from _locks(found["locks"]) if found["locks"] else ()
+    answer = client.post("/locks", body)
+    if wait and not answer["held"]:
+        say(f"Waiting for {_describe_locks(answer['waiting_for'])}.")
+    while wait and not answer["held"]:
+        answer = client.post("/locks", body)
+    exit_code = 0
+    if not answer["held"]:
+        say(f"error: Others hold {_describe_locks(answer['waiting_for'])}.")
+        exit_code = 1
+    lines = _lock_lines(answer["locks"]) if answer["locks"] else []
+    return Result(answer["locks"], lines, exit_code=exit_code)
 
 
-@locks.command()
-def release(
-    paths: list[str] | None = argument("PATH...", "By default all of yours."),
-) -> CommandOutput:
-    """Release files that you hold here, or those that you name, whoever holds them."""
-    gone = DaemonConnection().post(
-        "/locks/release", {"paths": paths or [], "directory": os.getcwd()}
-    )
-    yield gone
-    say(f"Released: {', '.join(map(_words, gone))}." if gone else "Nothing was held.")
+@locks.command("release")
+@argument(
+    "paths",
+    metavar="PATH",
+    nargs=-1,
+    required=False,
+    help="Files to release, whoever holds them; by default all of yours here.",
+)
+@reports
+def release(paths: Sequence[str]) -> Result:
+    """Release locks on files of this checkout."""
+    body = {"paths": list(paths), "directory": os.getcwd()}
+    released = DaemonConnection().post("/locks/release", body)
+    remark = "Nothing was held."
+    if released:
+        remark = f"Released: {_describe_locks(released)}."
+    return Result(released, remarks=[remark])
 
 
-def _words(lock: dict[str, Any]) -> str:
+def _describe_locks(locks: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(_describe_lock(lock) for lock in locks)
+
+
+def _describe_lock(lock: dict[str, Any]) -> str:
+    facts = lock["task_id"] or "a person"
     if lock["reason"]:
-        why = f": {lock['reason']}"
-    else:
-        why = ""
-    return f"{lock['path']} ({lock['task_id'] or 'a person'}{why})"
-
-
-_locks = columns("PATH,STATUS,BY,LEFT,REASON", lambda one: [
-    one["path"], one["status"], one["task_id"] or one["owner"], short(one["left_s"]),
-    one["reason"] or "",
-])  # fmt: skip
+        facts += f": {lock['reason']}"
+    return f"{lock['path']} ({facts})"

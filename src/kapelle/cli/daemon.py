@@ -6,15 +6,18 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from kapelle.cli.command import CommandExit, CommandOutput, JsonFlag, command_group, flag, option
 from kapelle.cli.format import DONE, WORK_FAILED, size
-from kapelle.cli.ids import OptionalId, is_run, path_of
-from kapelle.cli.output import data, document, say
+from kapelle.cli.ids import complete, is_run, path_of
+from kapelle.cli.output import document, plain_line, say
+from kapelle.cli.parser import CliGroup, argument, command, flag, json_flag, option, reports
+from kapelle.cli.result import Result
+from kapelle.cli.types import Number
 from kapelle.cli.values import duration_s, optional
 from kapelle.client.address import Address
 from kapelle.client.autostart import lock_holder
@@ -27,18 +30,20 @@ from kapelle.runner.shim.tree import start_time
 STOP_TIMEOUT_S = 90.0
 
 
-def serve(
-    port: int | None = option(None, "The port on 127.0.0.1.", min=0, max=65535),
-    host: str | None = option(None, "The address to listen on."),
-    expose: bool = flag("Allow an address that other machines can reach."),
-    as_json: JsonFlag = False,
-) -> None:
+@command("serve", "kapelle serve --port 8555")
+@option("--port", type=Number(0, 65535), metavar="NUMBER", help="Port on 127.0.0.1.")
+@option("--host", metavar="ADDRESS", help="Address to listen on.")
+@flag("--expose", help="Allow an address that other machines can reach.")
+@json_flag
+def serve(port: int | None, host: str | None, expose: bool, as_json: bool) -> None:
     """Run the daemon in the foreground."""
     # -P: the person's directory is no place to import from; a clone may hold a secrets.py.
     arguments = [sys.executable, "-P", "-m", "kapelle.daemon"]
     for name, value in (("--port", port), ("--host", host)):
-        arguments += [name, str(value)] if value is not None else []
-    arguments += ["--expose"] if expose else []
+        if value is not None:
+            arguments += [name, str(value)]
+    if expose:
+        arguments.append("--expose")
     if as_json:
         home = Home.default()
         document({"pid": os.getpid(), "home": str(home.root), "socket": str(home.socket)})
@@ -46,60 +51,70 @@ def serve(
     os.execv(sys.executable, arguments)
 
 
-notify = command_group("Try how you are told what happens while you are elsewhere.")
+notify = CliGroup(
+    "notify", help="Test the configured notifications.", examples=["kapelle notify test"]
+)
 
 
 @notify.command("test")
-def notify_test() -> CommandOutput:
-    """Tell yourself something by every way that [notify] sets."""
-    told = DaemonConnection().post("/notify/test", None)
-    yield CommandExit(told, 1 if any(one["problem"] for one in told) else 0)
-    for one in told:
-        say(f"{one['way']}: {one['problem'] or 'delivered'}")
+@reports
+def notify_test() -> Result:
+    """Send a test notification by every way that [notify] sets."""
+    attempts = DaemonConnection().post("/notify/test", None)
+    remarks = [f"{one['way']}: {one['problem'] or 'delivered'}" for one in attempts]
+    has_problem = any(one["problem"] for one in attempts)
+    return Result(attempts, remarks=remarks, exit_code=1 if has_problem else 0)
 
 
-def stop(
-    agents: bool = flag("Stop the running agents too."),
-) -> CommandOutput:
+@command("stop", "kapelle stop", "kapelle stop --agents")
+@flag("--agents", help="Stop the running agents, too.")
+@reports
+def stop(agents: bool) -> Result:
     """Stop the daemon; running agents go on."""
-    pid, going = stop_daemon(agents=agents)
-    yield {"stopped": pid is not None, "pid": pid, "agents": going}
-    say("No daemon is running." if pid is None else "The daemon has stopped.")
-    if going:
-        say(f"Still at work: {format_count(going, 'agent')}; `kapelle stop --agents` ends them.")
+    pid, running_agents = stop_daemon(agents=agents)
+    remarks = ["No daemon is running." if pid is None else "The daemon has stopped."]
+    if running_agents:
+        agents_text = format_count(running_agents, "agent")
+        remarks.append(f"Still running: {agents_text}; `kapelle stop --agents` ends them.")
+    data = {"stopped": pid is not None, "pid": pid, "agents": running_agents}
+    return Result(data, remarks=remarks)
 
 
 def stop_daemon(*, agents: bool) -> tuple[int | None, int]:
-    """Stop the daemon if there is one; return its process and how many agents are at work."""
+    """Stop the daemon; return its process id, if it was running, and the number of agents that go
+    on."""
     client = DaemonConnection(autostart=False)
     home = client.address.home
-    is_there = True
+    is_running = True
     pid = None
-    going = 0
+    running_agents = 0
     if client.address.url is None and not listens(client.address):
-        # Agents outlive a daemon that died; only a daemon can end them and say so.
-        is_there = agents and home.database.exists()
+        # Agents outlive a daemon that died; only a daemon can end them.
+        is_running = agents and home.database.exists()
         client = DaemonConnection()
         pid = lock_holder(home)
     if pid is not None:
-        going = _stop_without_socket(home, pid, agents)
-    elif is_there:
+        running_agents = _stop_without_socket(home, pid, agents)
+    elif is_running:
         pid = int(client.get("/daemon")["pid"])
-        # A daemon from before an upgrade does not tell it.
-        going = client.post("/daemon/stop", {"agents": agents}).get("agents", 0)
+        answer = client.post("/daemon/stop", {"agents": agents})
+        # A daemon from before an upgrade does not send the number.
+        running_agents = answer.get("agents", 0)
     if pid is not None:
         _wait_until_gone(client, pid)
-    return pid, 0 if agents else going
+    return pid, 0 if agents else running_agents
 
 
 def _stop_without_socket(home: Home, pid: int, agents: bool) -> int:
-    """End a daemon whose socket is lost, by the address in its record, or by a signal; how many
-    agents are known to be at work."""
+    """Stop a daemon whose socket is lost; return the number of agents known to be running.
+
+    The daemon is asked at the address in its record; if that fails, it is sent a signal.
+    """
     try:
         url = json.loads(read_own(home.info))["url"]
         address = Address(home, url, read_own(home.token).decode("ascii").strip())
-        told = DaemonConnection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
-        return int(told.get("agents", 0))
+        answer = DaemonConnection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
+        return int(answer.get("agents", 0))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:
@@ -122,89 +137,105 @@ def _wait_until_gone(client: DaemonConnection, pid: int) -> None:
     )
 
 
-def open_page(
-    work: OptionalId = None,
-    only_print: bool = flag("Print the address instead; it works once.", "--print"),
-) -> CommandOutput:
+@command("open", "kapelle open", "kapelle open 4f2xq")
+@argument(
+    "work",
+    metavar="ID",
+    required=False,
+    help="Id of the task or run to open, or its end.",
+    shell_complete=complete("work"),
+)
+@flag("--print", "only_print", help="Print the address instead; it works once.")
+@reports
+def open_page(work: str | None, only_print: bool) -> Result:
     """Open the page in the browser, logged in.
 
-    With ID, it opens at that task or run. The address holds a code that works once, within a
-    minute.
+    The address contains a code that works once, within a minute.
     """
     client = DaemonConnection()
     code = client.post("/login-codes")
-    # What follows the # stays in the browser: no log sees it.
-    if work:
-        place = f"?to={quote(_page_path(client, work))}"
-    else:
-        place = ""
-    url = f"{client.get('/daemon')['url']}/login{place}#{code['code']}"
-    yield {"url": url, "expires_at": code["expires_at"]}
-    if only_print or not _browse(url):
-        data(url)
+    query = f"?to={quote(_page_path(client, work))}" if work else ""
+    # What follows the # stays in the browser: no log contains it.
+    url = f"{client.get('/daemon')['url']}/login{query}#{code['code']}"
+    data = {"url": url, "expires_at": code["expires_at"]}
+    return Result(data, _open_or_print(url, only_print))
+
+
+def _open_or_print(url: str, only_print: bool) -> Iterator[str]:
+    """Open an address in the browser; return it as a line to print if that is not possible."""
+    if only_print or not _open_in_browser(url):
+        yield url
 
 
 def _page_path(client: DaemonConnection, work: str) -> str:
     """Return the path of a task or run on the page."""
-    found = client.get(path_of(work))["id"]
-    return f"/{'runs' if is_run(found) else 'tasks'}/{found}"
+    item_id = client.get(path_of(work))["id"]
+    return f"/{'runs' if is_run(item_id) else 'tasks'}/{item_id}"
 
 
-def _browse(url: str) -> bool:
-    """Whether a browser with a window took the address."""
+def _open_in_browser(url: str) -> bool:
+    """Return whether a browser with a window took the address."""
     import webbrowser
 
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
         return False
-    # One that fills the terminal cannot show the page.
-    windowed = sys.platform == "darwin" or os.environ.get("DISPLAY", "") != ""
-    windowed = windowed or os.environ.get("WAYLAND_DISPLAY", "") != ""
-    return windowed and browser.open(url)
+    # A browser that fills the terminal cannot show the page.
+    has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return (sys.platform == "darwin" or has_display) and browser.open(url)
 
 
-def backup() -> CommandOutput:
-    """Copy the database to a safe place now."""
-    yield (made := DaemonConnection().post("/backup", timeout=600))
-    data(made["path"])
+@command("backup", "kapelle backup")
+@reports
+def backup() -> Result:
+    """Back up the database now."""
+    answer = DaemonConnection().post("/backup", timeout=600)
+    return Result(answer, [plain_line(answer["path"])])
 
 
-def prune(
-    dry_run: bool = flag("Only say what would be put away."),
-    merged: bool = flag("What is merged, and nothing else."),
-    older: str | None = option("DURATION", "What ended more than 7d or 12h ago."),
-) -> CommandOutput:
-    """Put away what has ended and free its disk space.
+@command("prune", "kapelle prune --dry-run", "kapelle prune --merged --older 7d")
+@flag("--dry-run", help="What would be archived, without a change.")
+@flag("--merged", help="Merged work only.")
+@option("--older", metavar="DURATION", help="Minimum time since the work ended, such as 7d or 12h.")
+@reports
+def prune(dry_run: bool, merged: bool, older: str | None) -> Result:
+    """Archive ended work and free its disk space.
 
     Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
-    upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
+    upkeep.archive_failed_days. Worktrees are removed, and a ref keeps what is not merged.
     """
     body = {"merged": merged, "older_s": optional(duration_s, older, "--older"), "dry_run": dry_run}
-    yield (pruned := DaemonConnection().post("/prune", body, timeout=3600))
-    for id_ in pruned["archived"]:
-        data(id_)
-    room = f"{size(pruned['bytes'])} in {format_count(pruned['inodes'], 'file')}"
-    freed = "Would free" if dry_run else "Freed"
-    packed = pruned["packed"]
-    also = "would be" if dry_run else "were"
-    if packed:
-        more = f"; the files of {format_count(packed, 'ended attempt')} {also} packed"
-    else:
-        more = ""
-    if dry_run and packed:
-        least = "at least "
-    else:
-        least = ""
-    count = len(pruned["archived"])
-    if count:
-        what = f"{count} {'to archive' if dry_run else 'archived'}"
-    else:
-        what = "nothing to archive"
-    say(f"{freed} {least}{room}; {what}{more}.")
+    answer = DaemonConnection().post("/prune", body, timeout=3600)
+    lines = [plain_line(item_id) for item_id in answer["archived"]]
+    return Result(answer, lines, [_prune_summary(answer, dry_run)])
 
 
-service = command_group("Have your machine start the daemon, and again when it dies.")
+def _prune_summary(answer: dict[str, Any], dry_run: bool) -> str:
+    """Return a sentence about what was, or would be, archived and freed."""
+    space = f"{size(answer['bytes'])} in {format_count(answer['inodes'], 'file')}"
+    number = len(answer["archived"])
+    if number:
+        archived = f"{number} {'to archive' if dry_run else 'archived'}"
+    else:
+        archived = "nothing to archive"
+    if answer["packed"]:
+        verb = "would be" if dry_run else "were"
+        attempts = format_count(answer["packed"], "ended attempt")
+        archived += f"; the files of {attempts} {verb} packed"
+    if not dry_run:
+        return f"Freed {space}; {archived}."
+    if answer["packed"]:
+        # How small the packed files become is known only when they are.
+        space = f"at least {space}"
+    return f"Would free {space}; {archived}."
+
+
+service = CliGroup(
+    "service",
+    help="Start the daemon with the machine, and again when it dies.",
+    examples=["kapelle service install", "kapelle service status"],
+)
 
 _MANAGER_S = 60.0
 
@@ -314,16 +345,14 @@ def installed_unit() -> Unit | None:
     return unit if unit.path.exists() else None
 
 
-@service.command()
-def install(
-    show: bool = flag("Show what would be installed, and do nothing.", "--print"),
-) -> CommandOutput:
-    """Have your machine start the daemon from now on; running agents go on."""
+@service.command("install")
+@flag("--print", "show", help="What would be installed, without a change.")
+@reports
+def install(show: bool) -> Result:
+    """Start the daemon with the machine from now on; running agents go on."""
     unit = _unit()
     if show:
-        yield {**unit.facts, "text": unit.text}
-        yield unit.text.rstrip("\n")
-        return
+        return Result({**unit.facts, "text": unit.text}, unit.text.rstrip("\n").split("\n"))
     unit.home.create()
     client = DaemonConnection(autostart=False)
     if client.address.url is None and listens(client.address):
@@ -334,43 +363,50 @@ def install(
     except Unavailable:
         unit.path.unlink()
         raise
-    yield unit.facts
-    data(str(unit.path))
-    say("The daemon starts when you log in, and again when it dies. It has no API keys of this")
-    say("shell: `kapelle agents config set AGENT api_key` stores one.")
+    remarks = [
+        "The daemon starts when you log in, and again when it dies. It has no API keys of this",
+        "shell: `kapelle agents config set AGENT api_key` stores one.",
+    ]
     if not unit.launchd:
-        say("`loginctl enable-linger` has it start with the machine, before you log in.")
+        remarks.append("`loginctl enable-linger` starts it with the machine, before you log in.")
+    return Result(unit.facts, [plain_line(str(unit.path))], remarks)
 
 
-@service.command()
-def uninstall() -> CommandOutput:
-    """Stop the daemon and have your machine start it no more; running agents go on."""
+@service.command("uninstall")
+@reports
+def uninstall() -> Result:
+    """Stop the daemon and do not start it with the machine any more; running agents go on."""
     unit = _unit()
     if not unit.path.exists():
-        raise NotFound(f"{unit.name} is not installed.", hint="kapelle service install")
+        raise NotFound(
+            f"{unit.name} is not installed.", hint="`kapelle service install` installs it."
+        )
     unit.tell("uninstall")
     unit.path.unlink()
-    yield unit.facts
-    say(f"{unit.name} is gone; commands start the daemon when they need it.")
+    remark = f"{unit.name} is removed; commands start the daemon when they need it."
+    return Result(unit.facts, remarks=[remark])
 
 
-@service.command()
-def status() -> CommandOutput:
-    """Say whether it is installed and runs; exits with 1 if it does not."""
+@service.command("status")
+@reports
+def status() -> Result:
+    """Show whether the service is installed and running; exits with 1 if it is not running."""
     unit = _unit()
-    installed = active = unit.path.exists()
+    is_installed = unit.path.exists()
+    is_active = is_installed and _is_active(unit)
+    facts = {**unit.facts, "installed": is_installed, "active": is_active}
+    state = "is not installed"
+    if is_active:
+        state = "runs"
+    elif is_installed:
+        state = "does not run"
+    exit_code = DONE if is_active else WORK_FAILED
+    return Result(facts, [plain_line(f"{unit.name} {state}")], exit_code=exit_code)
+
+
+def _is_active(unit: Unit) -> bool:
     try:
-        if installed:
-            unit.tell("ask")
+        unit.tell("ask")
     except Unavailable:
-        active = False
-    facts = {**unit.facts, "installed": installed, "active": active}
-    yield CommandExit(facts, DONE if active else WORK_FAILED)
-    if installed:
-        if active:
-            words = "runs"
-        else:
-            words = "does not run"
-    else:
-        words = "is not installed"
-    data(f"{unit.name} {words}")
+        return False
+    return True

@@ -4,11 +4,10 @@ import os
 import shlex
 from pathlib import Path
 
-import typer
-
-from kapelle.cli.command import JsonFlag, flag, option
 from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
+from kapelle.cli.parser import command, flag, json_flag, option
+from kapelle.cli.types import FILE
 from kapelle.domain.errors import InvalidInput
 
 OPENING = """\
@@ -17,16 +16,24 @@ and no model is asked. Everything else is real: daemon, worktrees, checks, kill 
 With an agent of yours it is `kapelle init` once, and then `kapelle run "…"`."""
 
 
+@command("demo", "kapelle demo", "kapelle demo --keep")
+@option(
+    "--dir",
+    "directory",
+    type=FILE,
+    metavar="PATH",
+    help="Directory of the demo; by default a temporary one.",
+)
+@flag("--clean", help="Remove its files at the end.")
+@flag("--keep", help="Leave its daemon running, with the page to look at.")
+@option("--playbook", type=FILE, metavar="FILE", help="Playbook for the agents.")
+@json_flag
 def demo(
-    directory: Path | None = option("PATH", "Where; by default a temporary directory.", "--dir"),
-    clean: bool = flag("Remove its files at the end."),
-    keep: bool = flag("Leave its daemon running, with the page to look at."),
-    playbook: Path | None = option(None, "Other parts for the agents to play."),
-    as_json: JsonFlag = False,
-) -> None:
-    """Watch a small ensemble of agents work on a sample repository.
+    directory: Path | None, clean: bool, keep: bool, playbook: Path | None, as_json: bool
+) -> int:
+    """Watch scripted agents work on a sample repository.
 
-    Exits with 0 only if everything came out as it should and the sample's tests pass.
+    Exits with 0 only if every step has the expected outcome and the sample's tests pass.
     """
     from kapelle.demo.report import as_document, lines
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
@@ -66,4 +73,4 @@ def demo(
     finally:
         if clean:
             sandbox.remove()
-    raise typer.Exit(WORK_FAILED if report.problems() else DONE)
+    return WORK_FAILED if report.problems() else DONE

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kapelle.cli.agents import login_words
-from kapelle.cli.command import CommandExit, CommandOutput, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.figures import format_size
 from kapelle.cli.layout import paint, wrap_line
-from kapelle.cli.output import say
-from kapelle.cli.spec_options import absolute_directory
+from kapelle.cli.parser import argument, command, reports
+from kapelle.cli.result import Result
+from kapelle.cli.spec_values import absolute_directory
 from kapelle.cli.states import DONE, WORK_FAILED
 from kapelle.cli.text import one_line
+from kapelle.cli.types import FILE
 from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
 from kapelle.client.http import DaemonConnection, listens
@@ -59,10 +60,17 @@ class DoctorFinding:
 Examination: TypeAlias = Callable[[Home], Iterator[DoctorFinding]]
 
 
-def doctor(
-    directory: Path | None = argument("DIR", "Where to look; by default here."),
-) -> CommandOutput:
-    """Look for anything that keeps Kapelle from working.
+@command("doctor", "kapelle doctor")
+@argument(
+    "directory",
+    metavar="DIR",
+    type=FILE,
+    required=False,
+    help="Directory to examine; by default this one.",
+)
+@reports
+def doctor(directory: Path | None) -> Result:
+    """Find problems that keep Kapelle from working.
 
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
@@ -70,14 +78,10 @@ def doctor(
     findings = _examine_all(Home.default())
     is_broken = any(finding.state == "broken" for finding in findings)
     report = {"ok": not is_broken, "findings": [asdict(finding) for finding in findings]}
-    yield CommandExit(report, WORK_FAILED if is_broken else DONE)
-    for finding in findings:
-        yield _finding_line(finding)
-    sys.stdout.flush()
+    lines = [_finding_line(finding) for finding in findings]
     if is_broken:
-        say("Something is broken; see ✗ above.")
-    else:
-        say("Kapelle can work here.")
+        return Result(report, lines, ["Something is broken; see ✗ above."], WORK_FAILED)
+    return Result(report, lines, ["Kapelle can work here."], DONE)
 
 
 def _examine_all(home: Home) -> list[DoctorFinding]:

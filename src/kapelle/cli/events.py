@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from kapelle.cli.command import Follow, JsonLines, option
-from kapelle.cli.ids import completing
+from kapelle.cli.ids import complete
 from kapelle.cli.output import json_line
+from kapelle.cli.parser import command, follow_flag, json_lines_flag, option
 from kapelle.cli.passages import event_line, event_passage, print_passage, timed_event_passage
+from kapelle.cli.types import Number
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
 
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 ShowEvent: TypeAlias = "Callable[[EventJson], None]"
 
 
+@command("events", "kapelle events --follow", "kapelle events --task 4f2xq --json")
+@follow_flag
+@option("--after", type=Number(0), metavar="NUMBER", help="Number of the event to begin behind.")
+@option("--task", metavar="ID", help="Task of the events.", shell_complete=complete("tasks"))
+@option(
+    "--run",
+    metavar="ID",
+    help="Run of the events and of its tasks.",
+    shell_complete=complete("runs"),
+)
+@json_lines_flag
 def events(
-    follow: Follow = False,
-    after: int | None = option("SEQ", "Only what came after it.", min=0),
-    task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
-    run: str | None = option(
-        "ID", "Only this run's and its tasks'.", autocompletion=completing("runs")
-    ),
-    as_json: JsonLines = False,
+    follow: bool, after: int | None, task: str | None, run: str | None, as_json: bool
 ) -> None:
-    """Show the history of everything that happened.
+    """Show the history of all events.
 
     With --follow and without --after, it begins now.
     """

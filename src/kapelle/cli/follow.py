@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from kapelle.cli.events import (
     ShowEvent,
@@ -64,8 +64,8 @@ _END_PHASES = frozenset({"done", "not done", "failed"})
 
 
 @dataclass
-class _Shown:
-    """How far a task or a run has been shown."""
+class _Position:
+    """How far a task or a run has been position."""
 
     # Number of events or lines of the past to show; None shows all.
     tail: int | None
@@ -84,8 +84,10 @@ def show_start(
     after: int | None = None,
     asks: bool = True,
     iterations: bool = False,
-) -> None:
-    """Print the id of a task or a run that starts or continues; with to_end, follow it.
+) -> int:
+    """Print the id of a task or a run that starts or continues; return the exit code.
+
+    With to_end, the work is followed.
 
     The other parameters are those of `follow`.
     """
@@ -105,9 +107,10 @@ def show_start(
         ended = follow(
             client, item, as_json, tail=tail, after=after, asks=asks, iterations=iterations
         )
-        raise typer.Exit(exit_code(ended))
+        return exit_code(ended)
     if sys.stdout.isatty() and not as_json:
         say(f"Follow it with `kapelle {_follow_command(item)} {item['id']}`.")
+    return 0
 
 
 def _follow_command(item: "WorkJson") -> str:
@@ -137,21 +140,21 @@ def follow(
     Where a person can type, its questions are asked, and it is followed further. At last its
     outcome is printed; in JSON, that is an event with the whole item.
 
-    tail limits how much of the past is shown. after is the number of an attempt: it and those
-    before it are not shown. iterations prints a line of JSON on stderr for each iteration of a
+    tail limits how much of the past is position. after is the number of an attempt: it and those
+    before it are not position. iterations prints a line of JSON on stderr for each iteration of a
     run, and nothing else on stdout unless as_json.
     """
     asks = asks and not as_json and not iterations and can_ask()
-    shown = _Shown(tail)
+    position = _Position(tail)
     if after:
-        shown.last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
+        position.last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
     while True:
         with _interruptible(item):
             ended: WorkJson
             if "pattern" in item:
-                ended = _show_run(client, item, shown, as_json, iterations)
+                ended = _show_run(client, item, position, as_json, iterations)
             else:
-                ended = _show_task(client, item, shown, as_json)
+                ended = _show_task(client, item, position, as_json)
         if not ended["questions"] or not asks:
             break
         if not _ask_person(client, ended):
@@ -163,8 +166,7 @@ def follow(
         kind = "run" if "pattern" in ended else "task"
         json_line({"event": "end", "status": ended["status"], kind: ended})
     if iterations:
-        facts = {name: ended[name] for name in ("status", "reason", "ended_at")}
-        complain(json.dumps({"run_id": ended["id"], **facts}))
+        _print_end(ended)
     elif not as_json:
         print_outcome(ended)
     return ended
@@ -179,7 +181,7 @@ def _wait_for_delivery(client: DaemonConnection, item: "WorkJson") -> "WorkJson"
 
 
 def _show_task(
-    client: DaemonConnection, task: "TaskJson", shown: _Shown, as_json: bool
+    client: DaemonConnection, task: "TaskJson", position: _Position, as_json: bool
 ) -> "TaskJson":
     """Show the transcript of a task until it is settled; return the task as it is then."""
     with (
@@ -187,10 +189,10 @@ def _show_task(
         _task_display(client, task, as_json) as show_event,
     ):
         path = task_path(task["id"], "transcript")
-        query = {"follow": "true", "tail": shown.tail}
+        query = {"follow": "true", "tail": position.tail}
         while True:
-            for event in client.stream(path, query, endless=True, last_id=shown.last_id):
-                shown.last_id = event.id or shown.last_id
+            for event in client.stream(path, query, endless=True, last_id=position.last_id):
+                position.last_id = event.id or position.last_id
                 # The event "end" is shown to nobody, but it completes a text of several pieces.
                 show_event(event)
             task = client.get(task_path(task["id"]))
@@ -208,22 +210,24 @@ def _waits_for_rate_limit(task: "TaskJson") -> bool:
 
 
 def _show_run(
-    client: DaemonConnection, run: "RunJson", shown: _Shown, as_json: bool, iterations: bool
+    client: DaemonConnection, run: "RunJson", position: _Position, as_json: bool, iterations: bool
 ) -> "RunJson":
     """Show the events of a run until it is settled; return the run as it is then."""
     waiting: AbstractContextManager[object] = nullcontext()
     if not iterations:
         waiting = _report_waiting(client, run)
     with waiting, _run_display(client, run, as_json, iterations) as show_event:
-        if shown.tail is not None:
-            shown.seq = show_last_events(client, run["id"], show_event, shown.tail, raw=as_json)
-            shown.tail = None
+        if position.tail is not None:
+            position.seq = show_last_events(
+                client, run["id"], show_event, position.tail, raw=as_json
+            )
+            position.tail = None
         while True:
-            # Requested before the events, so that all events that led to this state are shown.
+            # Requested before the events, so that all events that led to this state are position.
             run = client.get(run_path(run["id"]))
             is_at_rest = is_settled(run)
-            for event in read_run_events(client, run["id"], shown.seq, follow=not is_at_rest):
-                shown.seq = event["seq"]
+            for event in read_run_events(client, run["id"], position.seq, follow=not is_at_rest):
+                position.seq = event["seq"]
                 show_event(event)
                 may_be_settled = event["kind"] in _SETTLING_EVENTS and event["run_id"] == run["id"]
                 if may_be_settled and not is_at_rest:
@@ -295,7 +299,7 @@ def _interruptible(item: "WorkJson") -> Iterator[None]:
         noun = "run" if "pattern" in item else "task"
         cancel = f"`kapelle {_cancel_command(item)} {item_id}`"
         say(f"The {noun} goes on in the background. {again} follows it again, {cancel} stops it.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def print_outcome(item: "WorkJson") -> None:
@@ -320,6 +324,12 @@ def _print_iteration(event: "EventJson") -> None:
         complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
 
 
+def _print_end(item: "WorkJson") -> None:
+    """Print the end of a run as a line of JSON on stderr, behind its iterations."""
+    facts = {name: item[name] for name in ("status", "reason", "ended_at")}
+    complain(json.dumps({"run_id": item["id"], **facts}))
+
+
 def _print_json_and_iteration(event: "EventJson") -> None:
     print_event_json(event)
     _print_iteration(event)
@@ -332,7 +342,7 @@ def _ask_person(client: DaemonConnection, item: "WorkJson") -> bool:
     except KeyboardInterrupt:
         say("")
         print_outcome(client.get(path_of(item["id"])))
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 show_new = show_start

@@ -1,20 +1,22 @@
-"""Ids on the command line: arguments that take them, what a shell offers, paths in the API."""
+"""Ids on the command line: arguments that take them, their completion, their paths in the API."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kapelle.cli.command import argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
+from kapelle.cli.parser import Decorator, argument
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import shorten_ids
 
-Completions = list[tuple[str, str]]
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
 
+# The noun of a resource in a sentence, and where its ids are listed.
 _NOUNS = {
     "tasks": ("a task", "`kapelle list` shows the ids."),
     "runs": ("a run", "`kapelle runs list` shows the ids."),
@@ -26,41 +28,50 @@ _NOUNS = {
 
 
 def is_run(text: str) -> bool:
-    """Whether what was typed is the id of a run, with its kind before it."""
+    """Return whether a typed text is the id of a run, with its prefix."""
     return text.strip().lower().startswith("run_")
 
 
 def here() -> str | None:
-    """The repository that the command was typed in, if there is one."""
+    """Return the repository around the current directory, if there is one."""
     top = root(current())
     return str(top) if top else None
 
 
 def work_id(client: DaemonConnection, typed: str | None, nouns: str = "work") -> str:
-    """What was typed as an id, of a task or run with its kind; without one the newest of this
-    repository that is no part of a run, and it says which that is."""
-    if typed is not None:
-        known = nouns != "work" or "_" in typed
-        if known:
-            return typed.strip()
-        return str(client.get(_path("work", typed))["id"])
+    """Return the id of a task or run with its prefix.
+
+    Without a typed id this is the newest task or run of this repository that is not part of a run;
+    a remark names it.
+    """
+    if typed is None:
+        return _newest_id(client, nouns)
+    if nouns != "work" or "_" in typed:
+        return typed.strip()
+    return str(client.get(_path("work", typed))["id"])
+
+
+def _newest_id(client: DaemonConnection, nouns: str) -> str:
     query = {"repository": str(current()), "nested": False, "limit": 1}
-    found = client.get(f"/{nouns}", query)[nouns]
-    if not found:
+    items = client.get(f"/{nouns}", query)[nouns]
+    if not items:
         from kapelle.cli.relocation import moved_hint
 
+        ask_for_id = "Type an id: `kapelle list --all` shows those of all repositories."
         raise NotFound(
             f"This repository has not had {_NOUNS[nouns][0]}.",
-            hint=moved_hint(client)
-            or "Type an id: `kapelle list --all` shows those of all repositories.",
+            hint=moved_hint(client) or ask_for_id,
         )
-    say(f"The newest here is {found[0]['id']}: {one_line(found[0]['title'], 60)}")
-    return str(found[0]["id"])
+    newest = items[0]
+    say(f"The newest here is {newest['id']}: {one_line(newest['title'], 60)}")
+    return str(newest["id"])
 
 
 def newest_task_id(client: DaemonConnection, typed: str | None) -> str:
-    """Return what was typed as the id of a task; without one the newest work of this repository,
-    which is refused if it is a run: an older task is not what is meant."""
+    """Return the typed id of a task; without one the newest work of this repository.
+
+    Raises InvalidInput if that is a run: an older task is not what the person means.
+    """
     if typed is not None:
         return work_id(client, typed, "tasks")
     newest = work_id(client, None)
@@ -74,8 +85,34 @@ def newest_task_id(client: DaemonConnection, typed: str | None) -> str:
 
 
 def path_of(some_id: str, *more: str) -> str:
-    """The path of a task's or a run's resource, by an id that begins with its kind."""
+    """Return the path of a task or a run in the API, by an id with its prefix."""
     return _path("runs" if is_run(some_id) else "tasks", some_id, *more)
+
+
+# The paths of single resources; any unique part of an id is enough.
+def task_path(text: str, *more: str) -> str:
+    """Return the path of a task in the API."""
+    return _path("tasks", text, *more)
+
+
+def run_path(text: str, *more: str) -> str:
+    """Return the path of a run in the API."""
+    return _path("runs", text, *more)
+
+
+def schedule_path(text: str, *more: str) -> str:
+    """Return the path of a schedule in the API."""
+    return _path("schedules", text, *more)
+
+
+def learning_path(text: str, *more: str) -> str:
+    """Return the path of a learning in the API."""
+    return _path("learnings", text, *more)
+
+
+def template_path(text: str, *more: str) -> str:
+    """Return the path of a template in the API."""
+    return _path("templates", text, *more)
 
 
 def _path(nouns: str, text: str, *more: str) -> str:
@@ -88,72 +125,102 @@ def _path(nouns: str, text: str, *more: str) -> str:
     return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
 
 
-# The paths of single resources; any unique part of an id will do.
-task_path = partial(_path, "tasks")
-run_path = partial(_path, "runs")
-schedule_path = partial(_path, "schedules")
-learning_path = partial(_path, "learnings")
-template_path = partial(_path, "templates")
+Completer = Callable[["click.Context", "click.Parameter", str], "list[CompletionItem]"]
 
 
-def completing(what: str) -> Callable[[str], Completions]:
-    """What a shell offers: ids of tasks, runs, schedules or work with their titles; or the names
-    of agents, patterns, and of models and projects that were used."""
+def complete(noun: str) -> Completer:
+    """Return a function that completes ids or names with a description.
 
-    def complete(incomplete: str) -> Completions:
+    The noun is tasks, runs, work, schedules, learnings, templates, agents, patterns, model or
+    project.
+    """
+
+    def complete_word(
+        _ctx: "click.Context", _param: "click.Parameter", incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        # A completion must neither start a daemon nor disturb the line that is being typed.
         try:
-            # A completion must neither start a daemon nor disturb the line that is being typed.
-            return [
-                (form, one_line(about, 60))
-                for name, about in _offered(DaemonConnection(autostart=False), what)
-                for form in [name if incomplete.startswith(name[:4]) else shorten_ids(name)]
-                if form.startswith(incomplete)
-            ]
+            candidates = list(_candidates(DaemonConnection(autostart=False), noun))
         except Exception:
             return []
+        items = []
+        for name, description in candidates:
+            # An id is offered by its short form, unless its prefix was typed.
+            word = name if incomplete.startswith(name[:4]) else shorten_ids(name)
+            if word.startswith(incomplete):
+                items.append(CompletionItem(word, help=one_line(description, 60)))
+        return items
 
-    return complete
+    return complete_word
 
 
-def _offered(client: DaemonConnection, what: str) -> Iterator[tuple[str, str]]:
-    if what in {"agents", "patterns"}:
-        for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
-            if item.get("origin", what):  # a broken one has none
+def _candidates(client: DaemonConnection, noun: str) -> Iterator[tuple[str, str]]:
+    """Return the ids or names that there are, with a description."""
+    if noun in {"agents", "patterns"}:
+        for item in client.get(f"/{noun}", {"directory": str(current())}, timeout=2):
+            if item.get("origin", noun):  # a broken pattern has no origin
                 yield item["name"], item.get("status") or item["summary"]
-    elif what in {"templates", "project"}:
-        for item in client.get(f"/{what.removesuffix('s')}s", timeout=2):
+    elif noun in {"templates", "project"}:
+        for item in client.get(f"/{noun.removesuffix('s')}s", timeout=2):
             yield item["name"], item.get("guidelines") or f"{item['open']} open"
-    elif what == "model":
-        for row in client.get("/usage", {"by": what}, timeout=2)["rows"]:
+    elif noun == "model":
+        for row in client.get("/usage", {"by": noun}, timeout=2)["rows"]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"
     else:
-        apart = what in {"schedules", "learnings"}
-        query = {"limit": 100, "repository": None if apart else here()}
-        for item in client.get(f"/{what}", query, timeout=2)[what]:
+        query: dict[str, Any] = {"limit": 100}
+        if noun not in {"schedules", "learnings"}:
+            query["repository"] = here()
+        for item in client.get(f"/{noun}", query, timeout=2)[noun]:
             yield item["id"], f"{status_words(item)}: {item['title']}"
 
 
-def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
-    if several:
-        about = f"Ids of {whose}, or their ends."
-    else:
-        about = f"The id of {whose}, or its end."
-    about += " By default the newest of this repository." if newest else ""
-    return argument("ID..." if several else "ID", about, autocompletion=completing(what))
+_NEWEST = "By default the newest of this repository."
 
 
-TaskId = Annotated[str, _argument("a task", "tasks")]
-RunId = Annotated[str, _argument("a run", "runs")]
-RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
-AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
-ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
-LearningIdArgument = Annotated[str, _argument("a learning", "learnings")]
-LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
-# Without one the newest is meant.
-NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
-OptionalId = Annotated[str | None, _argument("a task or a run", "work")]
-NewestIds = Annotated[
-    list[str] | None, _argument("tasks and runs", "work", several=True, newest=True)
-]
-NewestTaskId = Annotated[str | None, _argument("a task", "tasks", newest=True)]
+def id_argument(name: str, noun: str, of: str) -> Decorator[Any]:
+    """Return the argument for one id, which is required."""
+    return argument(
+        name, metavar="ID", help=f"Id of {of}, or its end.", shell_complete=complete(noun)
+    )
+
+
+def ids_argument(name: str, noun: str, of: str) -> Decorator[Any]:
+    """Return the argument for one or more ids."""
+    return argument(
+        name,
+        metavar="ID",
+        nargs=-1,
+        required=True,
+        help=f"Ids of {of}, or their ends.",
+        shell_complete=complete(noun),
+    )
+
+
+def newest_argument(name: str, noun: str, of: str) -> Decorator[Any]:
+    """Return the argument for one id; without one the command takes the newest."""
+    return argument(
+        name,
+        metavar="ID",
+        required=False,
+        help=f"Id of {of}, or its end. {_NEWEST}",
+        shell_complete=complete(noun),
+    )
+
+
+task_argument = id_argument("task_id", "tasks", "a task")
+run_argument = id_argument("run_id", "runs", "a run")
+runs_argument = ids_argument("run_ids", "runs", "runs")
+work_argument = ids_argument("task_ids", "work", "tasks and runs")
+newest_task_argument = newest_argument("task_id", "tasks", "a task")
+newest_work_argument = newest_argument("task_id", "work", "a task or a run")
+newest_works_argument = argument(
+    "task_ids",
+    metavar="ID",
+    nargs=-1,
+    required=False,
+    help=f"Ids of tasks and runs, or their ends. {_NEWEST}",
+    shell_complete=complete("work"),
+)

@@ -7,13 +7,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import JsonFlag, flag, option
 from kapelle.cli.config import config_file, current, loaded, root
-from kapelle.cli.format import INPUT_NEEDED
+from kapelle.cli.format import DONE, INPUT_NEEDED
 from kapelle.cli.output import document, say
+from kapelle.cli.parser import command, flag, json_flag, option
 from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -37,56 +37,56 @@ _EXAMPLES = {
 }
 
 
-def init(
-    agent: str | None = option(None, "The agent to use by default."),
-    yes: bool = flag("Write what is proposed, not only as comments.", "--yes", "-y"),
-    agents_md: bool = flag("Tell agents about Kapelle in AGENTS.md."),
-    as_json: JsonFlag = False,
-) -> None:
+@command("init", "kapelle init", "kapelle init --agent claude --yes")
+@option("--agent", metavar="NAME", help="Default agent.")
+@flag("--yes", "-y", help="Use what is proposed, not only as comments.")
+@flag("--agents-md", help="Describe Kapelle to agents in AGENTS.md.")
+@json_flag
+def init(agent: str | None, yes: bool, agents_md: bool, as_json: bool) -> int:
     """Choose an agent and set up this repository.
 
-    It looks at what the repository is built with and proposes set-up and checks. What is already
-    there is never overwritten.
+    Kapelle looks at what the repository is built with, and proposes set-up commands and checks.
+    Existing files are never overwritten.
     """
     from kapelle.agents.registry import REHEARSAL, available, type_of
     from kapelle.settings import set_value
 
     settings = loaded().settings
-    choice = agent
     ask = sys.stdin.isatty() and not as_json
-    # The rehearsal is never the agent of anybody who did not choose it.
-    found = [info.name for info in available(settings) if info.installed]
-    known = [name for name in found if type_of(name, settings) != REHEARSAL]
-    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
-    if agent is None and done["default_agent"] is None:
-        choice = _pick(known, ask=ask)
+    installed = [info.name for info in available(settings) if info.installed]
+    # The rehearsal is the agent only of people who choose it.
+    names = [name for name in installed if type_of(name, settings) != REHEARSAL]
+    outcome: dict[str, Any] = {"default_agent": settings.default_agent, "found": names}
+    choice = agent
+    if agent is None and settings.default_agent is None:
+        choice = _pick(names, ask=ask)
     if choice is not None:
-        # Even one that is still to be installed.
+        # Also one that is still to be installed.
         type_of(choice, settings)
-        done["default_agent"] = choice
+        outcome["default_agent"] = choice
         if ask:
             say(f"The default agent will be {choice}.")
-    done["chosen"] = choice is not None
-    if top := root(current()):
-        proposal = propose(top)
-    else:
-        proposal = Proposal()
-    done["proposal"] = proposal.as_json()
-    done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
-    done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
-    if choice is not None:  # whoever leaves at a question has changed nothing
+    outcome["chosen"] = choice is not None
+    top = root(current())
+    proposal = propose(top) if top else Proposal()
+    outcome["proposal"] = proposal.as_json()
+    outcome["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
+    path, is_written = _repository_config(proposal, yes, ask)
+    outcome |= {"repository_config": path, "written": is_written}
+    if choice is not None:  # a person who leaves at a question has changed nothing
         set_value(Home.default().config, "default_agent", choice)
     if agents_md:
-        done["agents_md"] = _tell_agents(top or current())
+        outcome["agents_md"] = _describe_to_agents(top or current())
     if as_json:
-        document(done)
+        document(outcome)
     else:
-        _explain(done)
-    if done["default_agent"] is None:
-        raise typer.Exit(INPUT_NEEDED)
+        _explain(outcome)
+    if outcome["default_agent"] is None:
+        return INPUT_NEEDED
+    return DONE
 
 
-def _tell_agents(directory: Path) -> str:
+def _describe_to_agents(directory: Path) -> str:
     """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
     path = directory / "AGENTS.md"
     if path.is_symlink():
@@ -115,7 +115,7 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
     if not found or not ask:
         return None
     say("These agents are installed: " + ", ".join(found) + ".")
-    answer: str = typer.prompt("Which one by default?", default=found[0], err=True)
+    answer: str = click.prompt("Which one by default?", default=found[0], err=True)
     return answer.strip()
 
 
@@ -144,7 +144,7 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
         if proposal.tables:
             say(_tables(proposal.tables, "  ").strip("\n"))
-        accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
+        accepted = accepted or (ask and click.confirm("Use these?", default=True, err=True))
     is_empty = not find_executable(home, here).items
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:

@@ -1,195 +1,290 @@
-"""`kapelle learnings`: what earlier work has taught, for people to look at and to correct."""
+"""`kapelle learnings`, what earlier work has taught, and `kapelle search`."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, flag, option
+from kapelle.cli import parser
 from kapelle.cli.config import current
+from kapelle.cli.field_errors import name_options
 from kapelle.cli.format import between, clean, field, heading, one_line, paint, shown
-from kapelle.cli.ids import LearningIdArgument, LearningIds, completing, learning_path, work_id
-from kapelle.cli.output import data, say
-from kapelle.cli.pages import LimitOption, RepositoryOption, columns, listing, repository_filter
-from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
+from kapelle.cli.ids import complete, id_argument, ids_argument, learning_path, work_id
+from kapelle.cli.output import plain_line
+from kapelle.cli.pages import (
+    columns,
+    limit_option,
+    listing,
+    repository_filter,
+    repository_option,
+)
+from kapelle.cli.parser import CliCommand, CliGroup, argument, command, flag, option, reports
+from kapelle.cli.result import Result
+from kapelle.cli.schema import schemas
+from kapelle.cli.spec_options import options_of, params_of
+from kapelle.cli.spec_values import read_spec
+from kapelle.cli.types import FILE
 from kapelle.cli.values import listed, not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count
 
-learnings = command_group("Look at what earlier work has taught, add to it and correct it." + LISTS)
+learnings = CliGroup(
+    "learnings",
+    help="List, add and correct what earlier work has taught." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=['kapelle learnings add "Tests need Redis" "Start it with make redis."'],
+)
 _STYLES = {"reported": "yellow", "discarded": "dim"}
 _PATH = "/learnings"
 
-_HERE = "Of this project, in place of the one around here."
-ProjectOption = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
-All = Annotated[bool, flag("Of every project.", "--all")]
-_SHOWN = columns("ID,SCOPE,BY,TAGS,TITLE", lambda one: [
-    one["id"], one["scope"], one["author"], one_line(", ".join(one["tags"]), 30), one["title"]
-], fold=(2, 3))  # fmt: skip
-Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
+project_option = option(
+    "--project",
+    metavar="NAME",
+    help="Project of the learnings; by default that of this repository.",
+    shell_complete=complete("project"),
+)
+all_flag = flag("--all", "everywhere", help="Learnings of every project.")
+tag_option = option("--tag", metavar="TAG", help="Tag of the learnings to list.")
+learning_argument = id_argument("learning_id", "learnings", "a learning")
+
+
+def _cells(learning: dict[str, Any]) -> list[str]:
+    tags = one_line(", ".join(learning["tags"]), 30)
+    return [learning["id"], learning["scope"], learning["author"], tags, learning["title"]]
+
+
+_lines = columns("ID,SCOPE,BY,TAGS,TITLE", _cells, fold=(2, 3))
 
 
 @learnings.command("list")
+@project_option
+@all_flag
+@tag_option
+@option("--status", metavar="STATUS", help="Status: kept, reported (to be judged) or discarded.")
+@limit_option(50)
+@reports
 def list_learnings(
-    project: ProjectOption = None,
-    all_: All = False,
-    tag: Tag = None,
-    status: str | None = option("STATUS", "kept, reported (to be judged) or discarded."),
-    limit: LimitOption = 50,
-) -> CommandOutput:
-    """List what work here is told: this project's learnings and the global ones, newest first."""
-    query = {**_where(project, all_), "tag": tag, "status": status}
+    project: str | None, everywhere: bool, tag: str | None, status: str | None, limit: int
+) -> Result:
+    """List the learnings that work here gets: this project's and the global ones, newest first."""
+    query = {**_scope_query(project, everywhere), "tag": tag, "status": status}
     nothing = 'No such learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
-    return listing(_PATH, query, limit, _SHOWN, nothing)
+    return listing(_PATH, query, limit, _lines, nothing)
 
 
-@learnings.command("search")
+@learnings.command("search", examples=["kapelle learnings search flaky tests"])
+@argument("words", metavar="WORD", nargs=-1, required=True, help="Words to search for.")
+@project_option
+@all_flag
+@tag_option
+@limit_option(10, 1000)
+@reports
 def search(
-    words: list[str] = argument("WORDS...", "What it is about."),
-    project: ProjectOption = None,
-    all_: All = False,
-    tag: Tag = None,
-    limit: int = option(None, "How many at most.", default=10, min=1, max=1000),
-) -> CommandOutput:
-    """Find learnings by their words, the best first; "several words" stand together."""
-    query = {**_where(project, all_), "query": " ".join(words), "tag": tag}
-    return listing(_PATH, query, limit, _SHOWN, "Nothing is known.")
+    words: Sequence[str], project: str | None, everywhere: bool, tag: str | None, limit: int
+) -> Result:
+    """Search learnings, best match first; "several words" in quotation marks stand together."""
+    query = {**_scope_query(project, everywhere), "query": " ".join(words), "tag": tag}
+    return listing(_PATH, query, limit, _lines, "No learning matches.")
 
 
-def add_command() -> Callable[..., CommandOutput]:
-    """`kapelle learnings add`."""
-    schema = schemas()["learning"]
-    options = options_of(schema)
-
-    def add(**params: Any) -> CommandOutput:
-        if params["title"] is None:
-            example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
-            raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
-        spec = spec_of(options, params, "learnings add TITLE")
-        with spelled(options):
-            made = DaemonConnection().post(_PATH, {"directory": str(current()), **spec})
-        yield made
-        data(made["id"])
-
-    return with_parameters(add, schema, options)
+_OPTIONS = options_of(schemas()["learning"])
 
 
-learnings.command("add")(add_command())
+@reports
+def _add(**params: Any) -> Result:
+    if params["title"] is None:
+        example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
+        raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
+    spec = read_spec(_OPTIONS, params, "learnings add TITLE")
+    with name_options(_OPTIONS):
+        learning = DaemonConnection().post(_PATH, {"directory": str(current()), **spec})
+    return Result(learning, [plain_line(learning["id"])])
+
+
+learnings.add_command(
+    CliCommand(
+        "add",
+        params=[*params_of(_OPTIONS), parser.json_option()],
+        callback=_add,
+        help="Add a learning.",
+        examples=['kapelle learnings add "Tests need Redis" "Start it with make redis."'],
+    )
+)
 
 
 @learnings.command("show")
-def show(learning_id: LearningIdArgument) -> CommandOutput:
-    """Show one learning, with who said it."""
-    yield (found := DaemonConnection().get(learning_path(learning_id)))
-    yield from heading(found, found["reason"], _STYLES)
-    scope = found["scope"]
-    project = found["project"]
-    yield field("scope", one_line(f"{scope} {os.path.basename(project or '')}".strip()))
-    yield field("by", one_line(" in ".join(filter(None, [found["author"], found["task_id"]]))))
-    yield field("time", f"said {between(found['created_at'], None)} ago")
-    if found["tags"]:
-        yield field("tags", one_line(", ".join(found["tags"])))
-    yield from ("", *(one_line(line) for line in found["content"].split("\n")))
+@learning_argument
+@reports
+def show(learning_id: str) -> Result:
+    """Show a learning with its author."""
+    learning = DaemonConnection().get(learning_path(learning_id))
+    return Result(learning, _describe(learning))
+
+
+def _describe(learning: dict[str, Any]) -> Iterator[str]:
+    yield from heading(learning, learning["reason"], _STYLES)
+    project = os.path.basename(learning["project"] or "")
+    yield field("scope", one_line(f"{learning['scope']} {project}".strip()))
+    author = learning["author"]
+    if learning["task_id"]:
+        author += f" in {learning['task_id']}"
+    yield field("by", one_line(author))
+    yield field("time", f"added {between(learning['created_at'], None)} ago")
+    if learning["tags"]:
+        yield field("tags", one_line(", ".join(learning["tags"])))
+    yield ""
+    for line in learning["content"].split("\n"):
+        yield one_line(line)
 
 
 @learnings.command("edit")
+@learning_argument
+@option("--title", metavar="TEXT", help="New title.")
+@option("--content", metavar="TEXT", help="New content.")
+@option("--tag", metavar="TAG", multiple=True, help="New tags.")
+@option("--scope", metavar="project|global", help="New scope: work of its project, or all work.")
+@option("--project", metavar="NAME", help="New project.")
+@reports
 def edit(
-    learning_id: LearningIdArgument,
-    title: str | None = option("TEXT", "Its new title."),
-    content: str | None = option("TEXT", "Its new content."),
-    tag: list[str] | None = option("TAG", "Its new tags; repeatable."),
-    scope: str | None = option("project|global", "Whose work is told it."),
-    project: str | None = option("NAME", "Its new project."),
-) -> CommandOutput:
-    """Change a learning; one that was discarded is kept by that."""
-    given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
-    changes = {name: value for name, value in given.items() if value is not None}
-    changes |= {"tags": listed(tag, "--tag")} if tag else {}
+    learning_id: str,
+    title: str | None,
+    content: str | None,
+    tag: Sequence[str],
+    scope: str | None,
+    project: str | None,
+) -> Result:
+    """Change a learning; a discarded one becomes valid again."""
+    fields: dict[str, Any] = {
+        "title": title,
+        "content": content,
+        "scope": scope,
+        "project": project,
+    }
+    changes = {name: value for name, value in fields.items() if value is not None}
+    if tag:
+        changes["tags"] = listed(tag, "--tag")
     if not changes:
         raise InvalidInput(
-            "Nothing was given to change.",
+            "There is nothing to change.",
             hint="Give --title, --content, --tag, --scope or --project.",
         )
-    yield (changed := DaemonConnection().put(learning_path(learning_id), changes))
-    data(changed["id"])
+    learning = DaemonConnection().put(learning_path(learning_id), changes)
+    return Result(learning, [plain_line(learning["id"])])
 
 
 @learnings.command("delete")
-def delete(learning_ids: LearningIds) -> CommandOutput:
-    """Delete learnings; `export` first keeps a copy."""
+@ids_argument("learning_ids", "learnings", "learnings")
+@reports
+def delete(learning_ids: Sequence[str]) -> Result:
+    """Delete learnings; `kapelle learnings export` keeps a copy."""
     client = DaemonConnection()
-    yield (gone := [client.delete(learning_path(one)) for one in learning_ids])
-    for one in gone:
-        say(f"{one['id']} is deleted: {one_line(one['title'], 80)}")
+    items = [client.delete(learning_path(learning_id)) for learning_id in learning_ids]
+    remarks = [f"{item['id']} is deleted: {one_line(item['title'], 80)}" for item in items]
+    return Result(items, remarks=remarks)
 
 
-@learnings.command("export")
-def export(
-    file: Path | None = argument("[FILE]", "By default stdout."),
-    all_: All = False,
-) -> CommandOutput:
-    """Write what work here is told as Markdown, which `import` reads."""
-    page, _ = DaemonConnection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
-    yield {"markdown": page.decode()}
+@learnings.command("export", examples=["kapelle learnings export learnings.md"])
+@argument("file", metavar="FILE", type=FILE, required=False, help="File; by default stdout.")
+@all_flag
+@reports
+def export(file: Path | None, everywhere: bool) -> Result:
+    """Write the learnings that work here gets as Markdown, which `import` reads."""
+    query = {} if everywhere else _scope_query(None, False)
+    content, _ = DaemonConnection().get_bytes(f"{_PATH}/markdown", query)
+    page = content.decode()
+    data = {"markdown": page}
     if file is None:
-        sys.stdout.write(clean(page.decode()))
-    else:
-        file.write_bytes(page)
-        number = page.count(b"\n## ")
-        say(f"{file} holds {format_count(number, 'learning')}.")
+        return Result(data, clean(page).splitlines())
+    return Result(data, remarks=_write_page(file, page))
 
 
-@learnings.command("import")
-def import_(file: Path = argument("FILE", "Markdown; - is stdin.")) -> CommandOutput:
-    """Keep what a page of Markdown tells: each `## Title` with the text below it."""
+def _write_page(file: Path, page: str) -> Iterator[str]:
+    file.write_bytes(page.encode())
+    number = page.count("\n## ")
+    yield f"{file} contains {format_count(number, 'learning')}."
+
+
+@learnings.command("import", examples=["kapelle learnings import learnings.md"])
+@argument("file", metavar="FILE", type=FILE, help="Markdown; - reads stdin.")
+@reports
+def import_(file: Path) -> Result:
+    """Add learnings from a page of Markdown: each `## Title` with the text below it."""
     if str(file) == "-":
-        page = sys.stdin.buffer.read()
+        content = sys.stdin.buffer.read()
     else:
-        page = file.read_bytes()
-    text = page.decode("utf-8", "replace")
-    body = {"markdown": text, "directory": str(current())}
-    yield (done := DaemonConnection().post(f"{_PATH}/markdown", body))
-    say(", ".join(f"{number:,} {what}" for what, number in done.items()) + ".")
-    before = f"\n{text}".partition("\n## ")[0].splitlines()
-    for line in [one for one in before if one.strip() and not one.startswith("# ")][:1]:
-        say(f"What stands before the first `## Title` is left out: {one_line(line, 60)}")
+        content = file.read_bytes()
+    page = content.decode("utf-8", "replace")
+    body = {"markdown": page, "directory": str(current())}
+    counts = DaemonConnection().post(f"{_PATH}/markdown", body)
+    return Result(counts, remarks=_import_remarks(counts, page))
 
 
-def _where(project: str | None, everywhere: bool) -> dict[str, Any]:
+def _import_remarks(counts: dict[str, int], page: str) -> Iterator[str]:
+    yield ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items()) + "."
+    for line in f"\n{page}".partition("\n## ")[0].splitlines():
+        if line.strip() and not line.startswith("# "):
+            yield f"Text before the first `## Title` is left out: {one_line(line, 60)}"
+            return
+
+
+def _scope_query(project: str | None, everywhere: bool) -> dict[str, Any]:
+    """Return the query for the learnings of a project, of this directory, or of all projects."""
     if project is not None and everywhere:
         raise InvalidInput("--project and --all exclude each other.", hint="Leave one of them out.")
-    return {"project": project, "directory": None if project or everywhere else str(current())}
+    directory = None if project or everywhere else str(current())
+    return {"project": project, "directory": directory}
 
 
+@command("search", "kapelle search login timeout", 'kapelle search "rate limit" --kind output')
+@argument("words", metavar="WORD", nargs=-1, required=True, help="Words that must all be there.")
+@option("--kind", metavar="KIND", help="Kind: prompt, result, output, commit, learning or note.")
+@option("--task", metavar="ID", help="Task or run to search.", shell_complete=complete("work"))
+@option("--project", metavar="NAME", help="Project to search.")
+@repository_option
+@limit_option(20, 200)
+@reports
 def search_all(
-    words: list[str] = argument("WORDS...", "What to look for, all of it."),
-    kind: str | None = option("KIND", "prompt, result, output, commit, learning or note."),
-    task: str | None = option("ID", "Only of this task or run."),
-    project: str | None = option("NAME", "Only of this project."),
-    repository: RepositoryOption = None,
-    limit: int = option(None, "How many at most.", default=20, min=1, max=200),
-) -> CommandOutput:
-    """Find words in all that was asked, said and done, learnt and noted.
+    words: Sequence[str],
+    kind: str | None,
+    task: str | None,
+    project: str | None,
+    repository: str | None,
+    limit: int,
+) -> Result:
+    """Search prompts, output, results, commits, learnings and notes.
 
     "Several words" in quotation marks stand together. Learnings and notes come first, then work,
-    the newest before the older. With --repo, only work is searched.
+    newest first. With --repo, only work is searched.
     """
     client = DaemonConnection()
-    typed = not_empty(" ".join(words), "WORDS")
-    query = {"query": typed, "kind": kind, "project": project, "limit": limit}
-    query["repository"] = repository_filter(repository)
-    found = client.get("/search", {**query, "task": work_id(client, task) if task else None})
-    yield found
-    for hit in found["hits"]:
-        place = f", attempt {hit['attempt']}, {hit['stream']} byte {hit['offset']}"
-        about = f"{hit['kind']}{place if hit['attempt'] else ''}: {one_line(hit['title'], 60)}"
+    query = {
+        "query": not_empty(" ".join(words), "WORD"),
+        "kind": kind,
+        "project": project,
+        "limit": limit,
+        "repository": repository_filter(repository),
+        "task": work_id(client, task) if task else None,
+    }
+    answer = client.get("/search", query)
+    remarks = []
+    if not answer["hits"]:
+        remarks.append("Nothing matches.")
+    if not answer["complete"]:
+        remarks.append("Some work that has ended is not indexed yet: try again in a while.")
+    return Result(answer, _hit_lines(answer["hits"]), remarks)
+
+
+def _hit_lines(hits: list[dict[str, Any]]) -> Iterator[str]:
+    for hit in hits:
+        title = one_line(hit["title"], 60)
         if hit["kind"] == "note":
-            about = f"note of {hit['project']}"  # without its scope nobody can get it
-        about = paint(shown(about), "dim")
-        yield f"{shown(hit['id'])}  {about}\n    {one_line(hit['text'])}"
-    if not found["hits"]:
-        say("Nothing was found.")
-    if not found["complete"]:
-        say("Some work that has ended is not indexed yet: try again in a while.")
+            source = f"note of {hit['project']}"  # a note is read by its scope and key
+        elif hit["attempt"]:
+            place = f"attempt {hit['attempt']}, {hit['stream']} byte {hit['offset']}"
+            source = f"{hit['kind']}, {place}: {title}"
+        else:
+            source = f"{hit['kind']}: {title}"
+        yield f"{shown(hit['id'])}  {paint(shown(source), 'dim')}"
+        yield f"    {one_line(hit['text'])}"

@@ -4,11 +4,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-import typer
-
-from kapelle.cli.command import Follow, JsonLines, flag, option
-from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
+from kapelle.cli.ids import is_run, newest_work_argument, path_of, task_path, work_id
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, flag, follow_flag, json_lines_flag, option
 from kapelle.cli.passages import (
     PieceJoiner,
     print_event_json,
@@ -18,6 +16,7 @@ from kapelle.cli.passages import (
 from kapelle.cli.passages import check_passage as check_passage
 from kapelle.cli.states import exit_code
 from kapelle.cli.text import clean
+from kapelle.cli.types import Number
 from kapelle.cli.values import choice, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ServerEvent
@@ -26,18 +25,29 @@ _PAGE_BYTES = 1_000_000
 _POLL_S = 0.25
 
 
+@command("logs", "kapelle logs -f", "kapelle logs 4f2xq --attempt 2 --raw")
+@newest_work_argument
+@follow_flag
+@option("--tail", type=Number(0), metavar="NUMBER", help="Number of last lines or events.")
+@option(
+    "--attempt",
+    type=Number(1),
+    metavar="NUMBER",
+    help="Number of the attempt; by default all, with --raw the last.",
+)
+@flag("--raw", help="Bytes as the agent wrote them; a terminal gets no control codes.")
+@option("--stream", metavar="out|err", help="Stream of --raw; by default out.")
+@json_lines_flag
 def logs(
-    task_id: NewestId = None,
-    follow: Follow = False,
-    tail: int | None = option(None, "Only the last so many lines or events.", min=0),
-    attempt: int | None = option(
-        None, "Which attempt; by default all, with --raw the last.", min=1
-    ),
-    raw: bool = flag("The bytes as the agent wrote them; a terminal gets no control codes."),
-    stream: str | None = option("out|err", "Which stream, with --raw; by default out."),
-    as_json: JsonLines = False,
-) -> None:
-    """Show what a task's agent said and did, or what a run did."""
+    task_id: str | None,
+    follow: bool,
+    tail: int | None,
+    attempt: int | None,
+    raw: bool,
+    stream: str | None,
+    as_json: bool,
+) -> int:
+    """Show what a task's agent wrote and did, or the events of a run."""
     named = choice("--stream", stream, ("out", "err"))
     refuse(
         (named and not raw, "--stream goes only with --raw.", f"Write --raw --stream {stream}."),
@@ -55,11 +65,12 @@ def logs(
 
         ended = follow_to_end(client, client.get(path_of(whole)), as_json, tail=tail)
         if is_run(whole):
-            raise typer.Exit(exit_code(ended))
+            return exit_code(ended)
     elif is_run(whole):
         _print_history(client, whole, tail, as_json)
     else:
         _print_transcript(client, whole, attempt, tail, follow, as_json)
+    return 0
 
 
 def _print_history(client: DaemonConnection, run_id: str, tail: int | None, as_json: bool) -> None:

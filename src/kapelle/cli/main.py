@@ -1,17 +1,17 @@
-"""The entry point: parse, run one command, and turn whatever happens into an exit code.
+"""The entry point: parse, run one command, and turn every error into an exit code.
 
-Also `kapelle completion`, which has the shell ask this entry point.
+Also `kapelle completion`: its scripts let the shell ask this entry point.
 """
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-import typer
-from typer.main import get_command
+import click
 
-from kapelle.cli.command import CommandOutput, argument, usage_error
-from kapelle.cli.commands import LazyGroup, PipeClosed
+from kapelle.cli.commands import Program
+from kapelle.cli.help_page import OUTPUT
 from kapelle.cli.output import (
     give_up,
     internal_error,
@@ -22,38 +22,47 @@ from kapelle.cli.output import (
     system_error,
     wants_json,
 )
+from kapelle.cli.parser import CliOption, argument, command, reports
+from kapelle.cli.result import Result
+from kapelle.cli.usage_errors import translate
 from kapelle.domain.errors import InvalidInput, KapelleError, NotTrusted
 
+# The variable by which the scripts of click ask for completions.
+COMPLETE_VARIABLE = "_KAPELLE_COMPLETE"
+_SHELLS = {
+    "bash": 'eval "$(kapelle completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(kapelle completion zsh)"   in ~/.zshrc, after compinit',
+    "fish": "kapelle completion fish | source   in ~/.config/fish/config.fish",
+}
+
 INTERRUPTED = 130
-# What a shell reports for a program that ended because its reader went away.
+# The exit code that a shell reports for a program whose reader went away.
 PIPE_CLOSED = 141
 
-app = typer.Typer(
-    cls=LazyGroup,
-    # Its options write into the shell's own files; `kapelle completion` only prints.
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
         from kapelle import __version__
 
         sys.stdout.write(f"kapelle {__version__}\n")
-        raise typer.Exit
+        ctx.exit()
 
 
-_VERSION: Any = typer.Option(
-    False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+program = Program(
+    "kapelle",
+    help="Run coding agents in the background, with verified results that survive crashes.",
+    params=[
+        CliOption(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version.",
+            group=OUTPUT,
+        )
+    ],
 )
-
-
-@app.callback()
-def kapelle(version: bool = _VERSION) -> None:
-    """Kapelle conducts coding agents: background tasks that survive crashes and tell the truth."""
 
 
 def main() -> None:
@@ -61,8 +70,8 @@ def main() -> None:
     open_streams()
     lenient_streams()
     is_command = sys.argv[1:] and not sys.argv[1].startswith("-")
-    if is_command and "_KAPELLE_COMPLETE" not in os.environ:
-        _tell_what_is_unusual()
+    if is_command and COMPLETE_VARIABLE not in os.environ:
+        _report_daemon_problems()
     code = guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -75,32 +84,31 @@ def main() -> None:
     sys.exit(code)
 
 
-def _tell_what_is_unusual() -> None:
-    """Have connections tell on stderr that the daemon is slow or of another version."""
+def _report_daemon_problems() -> None:
+    """Let connections report on stderr that the daemon is slow or of another version."""
     from kapelle.client.http import DaemonConnection
 
     DaemonConnection.tell = say
 
 
 def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
-    """Run one command and say what went wrong; its exit code."""
+    """Run one command, print its error if it fails, and return its exit code."""
     as_json = wants_json(arguments)
     try:
-        return _run(arguments)
+        return run_command(arguments)
     except NotTrusted as error:
         from kapelle.cli.trust import ask
 
-        # Nothing was done yet, so the command begins once more.
-        again = may_ask and not as_json and ask(error)
-        if again:
+        # The command has changed nothing yet, so it can run again.
+        if may_ask and not as_json and ask(error):
             return guarded(arguments, may_ask=False)
         return _show(error, as_json)
     except KapelleError as error:
         return _show(error, as_json)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         say("Interrupted.")
         return INTERRUPTED
-    except (PipeClosed, BrokenPipeError):
+    except BrokenPipeError:
         return PIPE_CLOSED
     except OSError as error:
         return _show(system_error(error), as_json)
@@ -113,44 +121,48 @@ def _show(error: KapelleError, as_json: bool) -> int:
     return error.exit_code
 
 
-def _run(arguments: list[str]) -> int:
-    command = get_command(app)
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
-    if "_KAPELLE_COMPLETE" in os.environ:
-        from typer._completion_classes import completion_init
-
-        # The scripts that `kapelle completion` prints speak Typer's dialect, not click's.
-        completion_init()
+def run_command(arguments: list[str]) -> int:
+    """Run one command and return its exit code; raises KapelleError for a wrong command line."""
+    if COMPLETE_VARIABLE in os.environ:
+        return _print_completions()
     try:
-        code = command(arguments or ["--help"], prog_name="kapelle", standalone_mode=False)
-    except typer.TyperException as error:
-        raise usage_error(error) from None
+        with program.make_context("kapelle", arguments or ["--help"]) as context:
+            code: Any = program.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        raise translate(error) from None
     return code if isinstance(code, int) else 0
 
 
-_SHELLS = {
-    "bash": 'eval "$(kapelle completion bash)"   in ~/.bashrc',
-    "zsh": 'eval "$(kapelle completion zsh)"   in ~/.zshrc, after compinit',
-    "fish": "kapelle completion fish | source   in ~/.config/fish/config.fish",
-}
+def _print_completions() -> int:
+    """Print what the shell asks for in its variables; return an exit code."""
+    from click.shell_completion import shell_complete
+
+    instruction = os.environ[COMPLETE_VARIABLE]
+    return shell_complete(program, {}, "kapelle", COMPLETE_VARIABLE, instruction)
 
 
-def completion(
-    shell: str | None = argument("bash|zsh|fish", "By default your shell."),
-) -> CommandOutput:
+@command("completion", 'eval "$(kapelle completion bash)"')
+@argument(
+    "shell", metavar="bash|zsh|fish", required=False, help="Name of the shell; by default yours."
+)
+@reports
+def completion(shell: str | None) -> Result:
     """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
-    if name not in _SHELLS:
+    shell_class = get_completion_class(name)
+    if name not in _SHELLS or shell_class is None:
         raise InvalidInput(
             f"There is no completion for {name or 'an unknown shell'!r}.",
             hint="Use `kapelle completion bash`, zsh or fish.",
         )
-    from typer._completion_shared import get_completion_script
+    script = shell_class(program, {}, "kapelle", COMPLETE_VARIABLE).source()
+    return Result({"shell": name, "script": script}, [script], _instructions(name))
 
-    names = {"prog_name": "kapelle", "complete_var": "_KAPELLE_COMPLETE"}
-    script = get_completion_script(**names, shell=name)
-    yield {"shell": name, "script": script}
-    yield script
+
+def _instructions(name: str) -> Iterator[str]:
     if sys.stdout.isatty():
-        say(f"To have it in every shell, put this line into place:\n  {_SHELLS[name]}")
+        yield f"To load it in every shell, add this line:\n  {_SHELLS[name]}"

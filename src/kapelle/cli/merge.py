@@ -1,205 +1,248 @@
-"""The command merge: tasks and runs into their bases, one after another."""
+"""`kapelle merge` and `kapelle pr`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import typer
-
-from kapelle.cli.command import CommandExit, CommandOutput, JsonFlag, flag, option
+from kapelle.cli import help_page
 from kapelle.cli.format import delivery_words, fields, one_line
-from kapelle.cli.ids import NewestId, NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say, show_error, write
-from kapelle.cli.values import listed
+from kapelle.cli.ids import newest_work_argument, newest_works_argument, path_of, work_id
+from kapelle.cli.output import data, document, plain_line, say, show_error
+from kapelle.cli.parser import command, flag, json_flag, option, reports
+from kapelle.cli.result import Result
+from kapelle.cli.values import listed, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import TRIES
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 
+@command("merge", "kapelle merge", "kapelle merge 4f2xq 9d3kk --squash", "kapelle merge --undo")
+@newest_works_argument
+@option("--into", metavar="BRANCH", help="Branch to merge into; by default the base of the work.")
+@flag("--squash", help="One commit of all changes.")
+@flag("--rebase", help="The commits one by one onto the base.")
+@option("--message", "-m", metavar="TEXT", help="Message of the commit.")
+@flag("--no-verify", help="No checks of the result if the base has moved.", group=help_page.CHECKS)
+@flag("--preview", help="What the merge would do, without merging.")
+@flag("--undo", help="Undo the last merge instead.")
+@flag("--force", help="Merge even if the work is not completed.", group=help_page.CHECKS)
+@json_flag
 def merge(
-    task_ids: NewestIds = None,
-    into: str | None = option("BRANCH", "The branch to merge into; by default its base."),
-    squash: bool = flag("As one commit."),
-    rebase: bool = flag("The commits one by one onto the base."),
-    message: str | None = option("TEXT", "The message of the commit.", "--message", "-m"),
-    no_verify: bool = flag("Do not check the result if the base has moved."),
-    preview: bool = flag("Only say how it would go."),
-    undo: bool = flag("Undo the last merge instead."),
-    force: bool = flag("Even if it is not completed."),
-    as_json: JsonFlag = False,
-) -> None:
-    """Merge the branches of tasks and runs into their bases, in this order.
+    task_ids: Sequence[str],
+    into: str | None,
+    squash: bool,
+    rebase: bool,
+    message: str | None,
+    no_verify: bool,
+    preview: bool,
+    undo: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Merge the branches of tasks and runs into their bases.
 
-    If the base has moved since the checks of a task were made, they are made again on the result,
-    aside; what fails is left out, and the others go on. --undo takes the last merge back: the
-    branch moves back if nothing was built on the merge, else a commit reverts it.
+    They are merged in the order of their ids. If a base has moved since the checks of a task ran,
+    Kapelle runs them again on the result, outside of your checkout; work that fails is left out,
+    and the others go on. --undo takes the last merge back: the branch moves back if nothing was
+    built on the merge, else a commit reverts it.
     """
     if squash and rebase:
-        raise InvalidInput("--squash and --rebase are two ways: use one of them.")
+        raise InvalidInput("--squash and --rebase exclude each other.", hint="Use one of them.")
+    if undo:
+        options = {
+            "--into": into,
+            "--preview": preview,
+            "--force": force,
+            "--squash": squash,
+            "--rebase": rebase,
+            "--no-verify": no_verify,
+        }
+        for name, value in options.items():
+            refuse((value, f"--undo and {name} exclude each other.", f"Leave {name} out."))
+    client = DaemonConnection()
+    ids = listed(task_ids, "An id") or [work_id(client, None)]
+    if undo:
+        return _undo_all(ids, message, as_json)
+    if preview:
+        return _preview_all(client, ids, into).print(as_json=as_json)
+    style = "merge"
     if squash:
         style = "squash"
     elif rebase:
         style = "rebase"
-    else:
-        style = "merge"
-    body = {"into": into, "force": force, "verify": not no_verify, "style": style}
-    client = DaemonConnection()
-    if task_ids:
-        ids = listed(task_ids, "An id")
-    else:
-        ids = [work_id(client, None)]
-    if undo:
-        foreign = {"--into": into, "--preview": preview, "--force": force, "--squash": squash}
-        foreign |= {"--rebase": rebase, "--no-verify": no_verify}
-        for name in (name for name, value in foreign.items() if value):
-            raise InvalidInput(f"--undo and {name} exclude each other: leave {name} out.")
-        _undo_all(ids, message, as_json)
-    elif preview:
-        paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
-        seen = [client.get(path, {"into": into}) for path in paths]
-        lines = (line for one in seen for line in _preview(one))
-        document(seen if len(ids) > 1 else seen[0]) if as_json else write(lines)
-    else:
-        _merge_all(ids, {**body, "message": message}, as_json)
+    body = {
+        "into": into,
+        "force": force,
+        "verify": not no_verify,
+        "style": style,
+        "message": message,
+    }
+    return _merge_all(ids, body, as_json)
 
 
-def pr(
-    some_id: NewestId = None,
-    draft: bool = flag("As a draft; what failed can be nothing else."),
-    ready: bool = flag("Make it ready for review, as a new one is."),
-    show_only: bool = flag("Only show it, with what people said.", "--show"),
-    force: bool = flag("Even with a secret in it."),
-) -> CommandOutput:
-    """Push what a task or a run did and open a pull request, or update it.
+def _preview_all(client: DaemonConnection, ids: Sequence[str], into: str | None) -> Result:
+    paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
+    previews = [client.get(path, {"into": into}) for path in paths]
+    lines: list[str] = []
+    for preview in previews:
+        lines += _preview_lines(preview)
+    return Result(_one_or_all(previews, ids), lines)
 
-    Its description says what was asked, claimed and checked, and what it cost.
+
+def _one_or_all(answers: list[Any], ids: Sequence[str]) -> Any:
+    """Return the answer for a single id, or the list of answers for several."""
+    if len(ids) > 1:
+        return answers
+    return answers[0]
+
+
+@command("pr", "kapelle pr 4f2xq --draft", "kapelle pr --show")
+@newest_work_argument
+@flag("--draft", help="A draft, which is the only way for failed work.")
+@flag("--ready", help="Ready for review, as a new pull request is.")
+@flag("--show", "show_only", help="The pull request and its comments, without a change.")
+@flag("--force", help="Push even if the work contains a known secret.")
+@reports
+def pr(task_id: str | None, draft: bool, ready: bool, show_only: bool, force: bool) -> Result:
+    """Push the work of a task or a run and open or update a pull request.
+
+    Its description contains the prompt, the agent's claims, the checks and the cost.
     """
     if draft and ready:
-        raise InvalidInput("--draft and --ready exclude each other: use one of them.")
+        raise InvalidInput("--draft and --ready exclude each other.", hint="Use one of them.")
     client = DaemonConnection()
-    path = path_of(work_id(client, some_id), "pr")
-    # Without either, a pull request that is there stays as people have it.
-    body = {"draft": draft if draft or ready else None, "force": force}
+    path = path_of(work_id(client, task_id), "pr")
     if show_only:
-        found = client.get(path)
+        answer = client.get(path)
     else:
-        found = client.post(path, body, tries=TRIES)
-    told = found["delivery"]
-    yield CommandExit(found, 0 if told["status"] == "delivered" else 1)
-    if told["url"]:
-        data(told["url"])
-    say(delivery_words(told))
-    for one in found["comments"]:
-        if one["path"]:
-            where = f" ({one['path']})"
-        else:
-            where = ""
-        say(f"{one['author']}{where}: {one_line(one['text'], 300)}")
+        # Without either option an existing pull request stays as people have it.
+        is_draft = draft if draft or ready else None
+        answer = client.post(path, {"draft": is_draft, "force": force}, tries=TRIES)
+    delivery = answer["delivery"]
+    lines = [plain_line(delivery["url"])] if delivery["url"] else []
+    remarks = [delivery_words(delivery), *_comment_lines(answer["comments"])]
+    return Result(answer, lines, remarks, exit_code=0 if delivery["status"] == "delivered" else 1)
 
 
-def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
-    """Merge in this order; what is refused is told, and keeps none of the others out."""
-    done = []
+def _comment_lines(comments: list[dict[str, Any]]) -> Iterator[str]:
+    for comment in comments:
+        author = comment["author"]
+        if comment["path"]:
+            author += f" ({comment['path']})"
+        yield f"{author}: {one_line(comment['text'], 300)}"
+
+
+def _merge_all(ids: Sequence[str], body: dict[str, Any], as_json: bool) -> int:
+    """Merge in this order; work that is refused does not keep the others out."""
+    merges = []
     codes = [0]
     for some_id in ids:
         try:
-            done.append(_merge(some_id, body))
+            merges.append(_merge(some_id, body))
             if not as_json:
-                _show(done[-1])
+                _show(merges[-1])
         except KapelleError as error:
             if len(ids) == 1:
                 raise
             show_error(error, as_json=as_json)
             codes.append(error.exit_code)
     if as_json:
-        document(done if len(ids) > 1 else done[0])
+        document(_one_or_all(merges, ids))
     if len(ids) > 1:
-        say(f"{len(done)} of {len(ids)} are merged.")
-    raise typer.Exit(max(codes))
+        say(f"{len(merges)} of {len(ids)} are merged.")
+    return max(codes)
 
 
-def _undo_all(ids: list[str], message: str | None, as_json: bool) -> None:
-    """Undo the merges, the last one first, and say how."""
+def _undo_all(ids: Sequence[str], message: str | None, as_json: bool) -> int:
+    """Undo the merges, the last one first."""
     client = DaemonConnection()
-    done = []
+    answers = []
     for some_id in reversed(ids):
         path = path_of(work_id(client, some_id), "merge/undo")
-        done.append(client.post(path, {"message": message}))
+        answers.append(client.post(path, {"message": message}))
     if as_json:
-        document(done if len(ids) > 1 else done[0])
-        return
-    for one in done:
-        data(one["commit"])
-        if one["how"] == "moved_back":
-            how = "moved back"
-        else:
-            how = "a commit reverts the merge"
-        updated = one["checkout_updated"]
-        if updated:
-            where = f"; the checkout {updated} was updated"
-        else:
-            where = ""
-        say(f"Undid the merge of {one['id']} into {one['base']}: {how}{where}.")
-        say(f"Its work stays on its branch: kapelle merge {one['id']} merges it again.")
+        document(_one_or_all(answers, ids))
+        return 0
+    for answer in answers:
+        _show_undo(answer)
+    return 0
+
+
+def _show_undo(answer: dict[str, Any]) -> None:
+    data(answer["commit"])
+    how = "a commit reverts the merge"
+    if answer["how"] == "moved_back":
+        how = "the branch was moved back"
+    if answer["checkout_updated"]:
+        how += f"; the checkout {answer['checkout_updated']} was updated"
+    say(f"Undid the merge of {answer['id']} into {answer['base']}: {how}.")
+    say(f"Its work stays on its branch: `kapelle merge {answer['id']}` merges it again.")
 
 
 def _merge(some_id: str, body: dict[str, Any]) -> Any:
+    """Merge one item; an interrupt cancels the merge."""
     client = DaemonConnection()
     path = path_of(work_id(client, some_id), "merge")
     try:
         return client.merge(path, body, lambda phase: say(f"{some_id}: {phase}"))
     except KeyboardInterrupt:
         client.delete(path)
-        say(f"The merge of {some_id} is given up.")
+        say(f"The merge of {some_id} is cancelled.")
         raise
 
 
-def _show(merged: dict[str, Any]) -> None:
-    data(merged["commit"])
-    if merged["already"]:
-        say(f"{merged['base']} already contained {merged['id']}.")
+def _show(merge: dict[str, Any]) -> None:
+    """Print the outcome of a merge, with what the person should know about it."""
+    data(merge["commit"])
+    if merge["already"]:
+        say(f"{merge['base']} already contained {merge['id']}.")
         return
-    updated = merged["checkout_updated"]
-    checks = len(merged["checks"])
-    if updated:
-        where = f"; the checkout {updated} was updated"
-    else:
-        where = ""
-    if checks:
-        again = f"; {checks} checks passed on the result"
-    else:
-        again = ""
-    if merged["signed"]:
-        signed = ", signed"
-    else:
-        signed = ""
-    say(f"Merged {merged['id']} into {merged['base']}{signed}{again}{where}.")
-    if hooks := merged["hooks_not_run"]:
-        say(f"Hooks were not run: {', '.join(hooks)}. Name what they do under checks.")
-    if merged["identity_missing"]:
-        say(
-            "Git knows no name for you, so the merge is by Kapelle: "
+    facts = f"Merged {merge['id']} into {merge['base']}"
+    if merge["signed"]:
+        facts += ", signed"
+    if merge["checks"]:
+        facts += f"; {len(merge['checks'])} checks passed on the result"
+    if merge["checkout_updated"]:
+        facts += f"; the checkout {merge['checkout_updated']} was updated"
+    say(f"{facts}.")
+    for warning in _merge_warnings(merge):
+        say(warning)
+
+
+def _merge_warnings(merge: dict[str, Any]) -> Iterator[str]:
+    hooks = merge["hooks_not_run"]
+    if hooks:
+        yield f"Hooks were not run: {', '.join(hooks)}. Add what they check to checks."
+    if merge["identity_missing"]:
+        yield (
+            "Git knows no name for you, so the author of the merge is Kapelle: "
             'git config --global user.name "…"; git config --global user.email …'
         )
-    if merged["signature_missing"]:
-        say(
-            "Not signed: commit.gpgsign is set in this repository, and Kapelle follows your own "
-            "configuration alone: git config --global commit.gpgsign true"
+    if merge["signature_missing"]:
+        yield (
+            "Not signed: commit.gpgsign is set in this repository, and Kapelle reads only your "
+            "own configuration: git config --global commit.gpgsign true"
         )
-    if merged["trust_dropped"]:
-        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")
+    if merge["trust_dropped"]:
+        yield "The merge changed .kapelle, so the repository is not trusted any more: kapelle trust"
 
 
-def _preview(seen: dict[str, Any]) -> Iterator[str]:
-    """How a merge would go, line by line."""
-    again = f"are made again on the result, for {seen['base']} has moved"
+def _preview_lines(preview: dict[str, Any]) -> Iterator[str]:
+    """Return what a merge would do."""
+    base = preview["base"]
     facts = {
-        "id": seen["id"],
-        "base": f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind",
-        "conflicts": one_line(", ".join(seen["conflicts"]) or "none"),
-        "in the way": seen["dirty"] and f"uncommitted: {one_line(', '.join(seen['dirty']))}",
-        "checks": again if seen["check_again"] else None,
-        "problem": one_line(seen["problem"] or ""),
-        "not verified": one_line(" ".join(seen.get("doubts") or ())),
-        "merged": f"{seen['base']} contains it already" if seen["already"] else None,
+        "id": preview["id"],
+        "base": f"{base}: {preview['ahead']} ahead of it, {preview['behind']} behind",
+        "conflicts": one_line(", ".join(preview["conflicts"]) or "none"),
+        "in the way": "",
+        "checks": "",
+        "problem": one_line(preview["problem"] or ""),
+        "not verified": one_line(" ".join(preview.get("doubts") or ())),
+        "merged": "",
     }
+    if preview["dirty"]:
+        facts["in the way"] = f"uncommitted: {one_line(', '.join(preview['dirty']))}"
+    if preview["check_again"]:
+        facts["checks"] = f"run again on the result, because {base} has moved"
+    if preview["already"]:
+        facts["merged"] = f"{base} contains it already"
     return fields(facts)

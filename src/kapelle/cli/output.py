@@ -16,7 +16,12 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 
 def data(text: str) -> None:
     """Print a line for programs and people on stdout."""
-    sys.stdout.write(shorten_ids_on_terminal(clean(text)) + "\n")
+    sys.stdout.write(plain_line(text) + "\n")
+
+
+def plain_line(text: str) -> str:
+    """Return a text as a line for stdout, with short ids on a terminal."""
+    return shorten_ids_on_terminal(clean(text))
 
 
 def say(text: str) -> None:
@@ -96,7 +101,7 @@ def wants_json(arguments: list[str]) -> bool:
 
 
 def show_error(error: KapelleError, *, as_json: bool) -> None:
-    """Print an error on stderr, with its hint on the same line unless one has several lines."""
+    """Print an error on stderr: what is wrong, and in a second line what to type instead."""
     if as_json:
         fields = {"code": error.code, "message": error.message, "hint": error.hint}
         complain(json.dumps({"error": fields}))
@@ -104,11 +109,9 @@ def show_error(error: KapelleError, *, as_json: bool) -> None:
     message = error.message.strip()
     if message and not message.endswith((".", "!", "?", ":", "…")):
         message += "."
-    text = f"kapelle: {message}"
+    say(f"error: {message}")
     if error.hint:
-        separator = "\n" if "\n" in text or "\n" in error.hint else " "
-        text += f"{separator}{error.hint}"
-    say(text)
+        say(f"hint: {error.hint}")
 
 
 def system_error(error: OSError) -> KapelleError:

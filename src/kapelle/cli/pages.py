@@ -1,13 +1,14 @@
-"""Lists of tasks, runs and schedules, which the daemon gives page by page."""
+"""Lists of tasks, runs and schedules, which the daemon sends page by page."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Any
 
-from kapelle.cli.command import CommandOutput, option
 from kapelle.cli.format import one_line, table
-from kapelle.cli.output import say
+from kapelle.cli.parser import Decorator, complete_choice, option
+from kapelle.cli.result import Result
+from kapelle.cli.types import Number
 from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import DaemonConnection
 
@@ -15,12 +16,21 @@ Items = list[Any]
 ItemFormatter = Callable[[Items], Iterable[str]]
 
 _PAGE = 200
-LimitOption = Annotated[int, option(None, "How many at most.", min=1)]
+
+repository_option = option(
+    "--repo",
+    "repository",
+    metavar="NAME|DIR",
+    help="Name or directory of the only repository to consider.",
+)
 
 
-RepositoryOption = Annotated[
-    str | None, option("NAME|DIR", "Only of this repository, by its name or a directory.", "--repo")
-]
+def limit_option(default: int, maximum: int | None = None) -> Decorator[Any]:
+    """Return the option for the maximum number of items of a list."""
+    limits = Number(1, maximum)
+    return option(
+        "--limit", type=limits, metavar="NUMBER", default=default, help="Maximum number of items."
+    )
 
 
 def repository_filter(typed: str | None) -> str | None:
@@ -32,19 +42,21 @@ def repository_filter(typed: str | None) -> str | None:
     return typed
 
 
-def status_option(nouns: str, known: Sequence[str]) -> Any:
-    """The option that picks states, and completes them."""
+def status_option(nouns: str, choices: Sequence[str]) -> Decorator[Any]:
+    """Return the option that selects items by their status."""
+    return option(
+        "--status",
+        metavar="STATUS",
+        multiple=True,
+        help=f"Status of the {nouns} to list.",
+        shell_complete=complete_choice(choices),
+    )
 
-    def complete(incomplete: str) -> list[str]:
-        return [status for status in known if status.startswith(incomplete)]
 
-    return option("STATUS", f"Only {nouns} in this state; repeatable.", autocompletion=complete)
-
-
-def statuses(typed: list[str] | None, known: Sequence[str]) -> list[str | None] | None:
-    """The states asked for, each of which must exist."""
-    wanted = listed(typed or [], "--status")
-    return [choice("--status", one.lower(), known) for one in wanted] or None
+def statuses(typed: Sequence[str], choices: Sequence[str]) -> list[str | None] | None:
+    """Return the typed statuses, each of which must exist; None without any."""
+    names = listed(typed, "--status")
+    return [choice("--status", name.lower(), choices) for name in names] or None
 
 
 def listing(
@@ -54,37 +66,41 @@ def listing(
     lines: ItemFormatter,
     nothing: str,
     client: DaemonConnection | None = None,
-) -> CommandOutput:
-    """The newest of what there is at a path, which the daemon gives page by page."""
+) -> Result:
+    """Return the newest items at a path; a remark tells if there are more than the limit."""
     query = {**query, "limit": min(_PAGE, limit + 1)}
-    found = [*islice((client or DaemonConnection()).pages(path, query), limit + 1)]
-    yield from whole_list(found[:limit], lines, nothing)
-    if found[limit:]:
-        say(f"{limit} shown; `--limit {limit * 5}` shows more.")
+    items = list(islice((client or DaemonConnection()).pages(path, query), limit + 1))
+    remarks = []
+    if len(items) > limit:
+        remarks.append(f"{limit} shown; `--limit {limit * 5}` shows more.")
+    return whole_list(items[:limit], lines, nothing, remarks)
 
 
-def whole_list(found: Items, lines: ItemFormatter, nothing: str) -> CommandOutput:
-    """All that was found, with lines about it or a word that there is nothing."""
-    yield found
-    if found:
-        yield from lines(found)
-    else:
-        say(nothing)
+def whole_list(
+    items: Items, lines: ItemFormatter, nothing: str, remarks: Sequence[str] = ()
+) -> Result:
+    """Return all items with their lines, or with a remark if there are none."""
+    if not items:
+        return Result(items, remarks=[nothing])
+    return Result(items, lines(items), remarks)
 
 
 def columns(
     header: str,
     row: Callable[[dict[str, Any]], Iterable[Any]],
-    by_status: Mapping[str, str | None] | None = None,
-    **how: Any,
+    style_by_status: Mapping[str, str | None] | None = None,
+    **settings: Any,
 ) -> Callable[[Items], list[str]]:
-    """Lines that make a table: its header, the cells of one row, the styles of its second column
-    by what that begins with, and how else `table` is to show it."""
+    """Return a function that makes a table of items.
 
-    def lines(found: Items) -> list[str]:
-        rows = [[one_line(str(cell)) for cell in row(one)] for one in found]
-        known = by_status or {}
-        styles = [known.get(cells[1].partition(",")[0]) for cells in rows]
-        return table(header.split(","), rows, **{"styles": styles, **how})
+    The header is separated by commas, row returns the cells of an item. A line is styled by the
+    beginning of its second cell. The other settings are those of `table`.
+    """
+
+    def lines(items: Items) -> list[str]:
+        rows = [[one_line(str(cell)) for cell in row(item)] for item in items]
+        styles_by_word = style_by_status or {}
+        styles = [styles_by_word.get(cells[1].partition(",")[0]) for cells in rows]
+        return table(header.split(","), rows, **{"styles": styles, **settings})
 
     return lines

@@ -1,77 +1,97 @@
-"""`kapelle project`: what work belongs to."""
+"""`kapelle project`."""
 
-from typing import Annotated
+from typing import Any
 
-from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, flag
+from kapelle.cli import parser
 from kapelle.cli.config import current
-from kapelle.cli.ids import completing, here
-from kapelle.cli.output import say
+from kapelle.cli.ids import complete, here
 from kapelle.cli.pages import columns, whole_list
+from kapelle.cli.parser import CliGroup, argument, flag, reports
+from kapelle.cli.result import Result
 from kapelle.client.http import DaemonConnection
 
-project = command_group("Make, rename, archive, delete projects, switch between them." + LISTS)
+project = CliGroup(
+    "project",
+    help="Create, rename, archive, delete and switch projects." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=["kapelle project create billing", "kapelle project switch billing"],
+)
 _PATH = "/projects"
-ProjectNameArgument = Annotated[
-    str, argument("NAME", "Its name.", autocompletion=completing("project"))
-]
+name_argument = argument(
+    "name", metavar="NAME", help="Name of the project.", shell_complete=complete("project")
+)
 
 
 @project.command("list")
-def list_projects(
-    archived: bool = flag("Those that were put away."),
-) -> CommandOutput:
-    """List projects with their work; * is the current one of this repository."""
-    found = [one for one in DaemonConnection().get(_PATH) if bool(one["archived_at"]) == archived]
+@flag("--archived", help="Archived projects instead.")
+@reports
+def list_projects(archived: bool) -> Result:
+    """List projects with their work; * marks the current one of this repository."""
+    answer = DaemonConnection().get(_PATH)
+    projects = [one for one in answer if bool(one["archived_at"]) == archived]
+    nothing = "No projects yet; `kapelle run --project NAME` creates one."
     if archived:
-        nothing = "None."
-    else:
-        nothing = "No projects yet; `kapelle run --project NAME` makes one."
+        nothing = "No archived projects."
     place = here() or str(current())
-    shown = columns(",NAME,OPEN,ALL", lambda one: [
-        "*" if place in one["directories"] else "", one["name"], one["open"], one["work"]
-    ])  # fmt: skip
-    return whole_list(found, shown, nothing)
+
+    def row(project: dict[str, Any]) -> list[Any]:
+        mark = "*" if place in project["directories"] else ""
+        return [mark, project["name"], project["open"], project["work"]]
+
+    return whole_list(projects, columns(",NAME,OPEN,ALL", row), nothing)
 
 
-@project.command()
-def create(name: ProjectNameArgument) -> CommandOutput:
-    """Make a project; work that names a new one makes it as well."""
-    yield (made := DaemonConnection().post(_PATH, {"name": name}))
-    say(f"Project {made['name']} created.")
+@project.command("create")
+@name_argument
+@reports
+def create(name: str) -> Result:
+    """Create a project; work that names a new one creates it as well."""
+    answer = DaemonConnection().post(_PATH, {"name": name})
+    return Result(answer, remarks=[f"Project {answer['name']} created."])
 
 
-@project.command()
-def rename(name: ProjectNameArgument, to: str = argument("TO", "Its new name.")) -> CommandOutput:
+@project.command("rename")
+@name_argument
+@argument("to", metavar="TO", help="New name.")
+@reports
+def rename(name: str, to: str) -> Result:
     """Rename a project in all that belongs to it: work, schedules, notes and learnings."""
-    yield (made := DaemonConnection().put(_PATH, {"name": name, "to": to}))
-    say(f"It is called {made['name']} now.")
+    answer = DaemonConnection().put(_PATH, {"name": name, "to": to})
+    return Result(answer, remarks=[f"Project {name} is now called {answer['name']}."])
 
 
-@project.command()
-def switch(
-    name: str | None = argument("[NAME]", "None leaves it.", autocompletion=completing("project")),
-) -> CommandOutput:
-    """Have work in this repository belong to a project unless it names one itself."""
-    yield DaemonConnection().put(f"{_PATH}/current", {"directory": str(current()), "name": name})
-    if name:
-        target = f"project {name}"
-    else:
-        target = "the project that the settings name"
-    say(f"New work in this repository goes to {target}.")
+@project.command("switch")
+@argument(
+    "name",
+    metavar="NAME",
+    required=False,
+    help="Name of the project; without one, the current project is left.",
+    shell_complete=complete("project"),
+)
+@reports
+def switch(name: str | None) -> Result:
+    """Set the project of new work in this repository that names none itself."""
+    body = {"directory": str(current()), "name": name}
+    answer = DaemonConnection().put(f"{_PATH}/current", body)
+    target = f"project {name}" if name else "the project that the settings name"
+    return Result(answer, remarks=[f"New work in this repository goes to {target}."])
 
 
-@project.command()
-def archive(
-    name: ProjectNameArgument,
-    undo: bool = flag("Take it out again; its work stays away."),
-) -> CommandOutput:
-    """Put a project away with all its ended work, which is kept; new work takes it out again."""
-    yield DaemonConnection().put(_PATH, {"name": name, "archived": not undo})
-    say(f"{name} is {'back' if undo else 'put away'}.")
+@project.command("archive")
+@name_argument
+@flag("--undo", help="Restore the project; its work stays archived.")
+@reports
+def archive(name: str, undo: bool) -> Result:
+    """Archive a project with all its ended work; new work restores the project."""
+    answer = DaemonConnection().put(_PATH, {"name": name, "archived": not undo})
+    state = "restored" if undo else "archived"
+    return Result(answer, remarks=[f"Project {name} is {state}."])
 
 
-@project.command()
-def delete(name: ProjectNameArgument) -> CommandOutput:
+@project.command("delete")
+@name_argument
+@reports
+def delete(name: str) -> Result:
     """Delete a project to which nothing belongs."""
-    yield DaemonConnection().delete(_PATH, {"name": name})
-    say(f"{name} is gone.")
+    answer = DaemonConnection().delete(_PATH, {"name": name})
+    return Result(answer, remarks=[f"Project {name} is deleted."])

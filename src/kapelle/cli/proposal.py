@@ -207,8 +207,6 @@ def _add_orchestrator_config(path: Path, proposal: Proposal) -> None:
     try:
         config = json.loads(_read_text(path) or "{}")
         worktree = config.get("worktree") or {}
-        agent = config.get("agent") or {}
-        verification = config.get("verification") or {}
         copied_files = worktree.get("copyFiles", [])
         linked_directories = worktree.get("symlinkDirs", [])
         tracks = _read_tracks(config)
@@ -227,10 +225,20 @@ def _add_orchestrator_config(path: Path, proposal: Proposal) -> None:
     proposal.dropped += [f"{key} of .orchestrator/config.json" for key in dropped]
     proposal.copy += [file for file in copied_files if file not in proposal.copy]
     proposal.link += linked_directories
+    spec = _tracks_spec(config)
+    spec["checks"] = proposal.checks
+    spec["tracks"] = tracks
+    proposal.tracks = {key: value for key, value in spec.items() if value not in (None, [])}
+
+
+def _tracks_spec(config: JsonTable) -> dict[str, Any]:
+    """Return the options of the pattern `tracks`, of which some may be None."""
+    agent = config.get("agent") or {}
+    verification = config.get("verification") or {}
     tools = agent.get("allowedToolsVerification") or []
     if isinstance(tools, str):
         tools = tools.split(",")
-    spec = {
+    return {
         "features": config.get("featuresFile"),
         "instructions": config.get("instructionsFile"),
         "progress_file": config.get("progressFile"),
@@ -242,10 +250,7 @@ def _add_orchestrator_config(path: Path, proposal: Proposal) -> None:
         "verifier_tools": tools,
         "max_attempts": verification.get("maxAttempts"),
         "verify": False if verification.get("disabled") else None,
-        "checks": proposal.checks,
-        "tracks": tracks,
     }
-    proposal.tracks = {key: value for key, value in spec.items() if value not in (None, [])}
 
 
 def _read_tracks(config: JsonTable) -> dict[str, str]:

@@ -1,14 +1,15 @@
-"""`kapelle questions` and `kapelle answer`."""
+"""`kapelle questions`, `kapelle answer` and `kapelle say`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from kapelle.cli.command import CommandOutput, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
-from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
-from kapelle.cli.output import data, say
-from kapelle.cli.pages import RepositoryOption, repository_filter, whole_list
+from kapelle.cli.ids import complete, is_run, path_of, task_argument, task_path
+from kapelle.cli.output import plain_line
+from kapelle.cli.pages import repository_filter, repository_option, whole_list
+from kapelle.cli.parser import argument, command, option, reports
+from kapelle.cli.result import Result
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
@@ -17,101 +18,101 @@ from kapelle.domain.text import format_count, shorten_paths
 if TYPE_CHECKING:
     from kapelle.client.records import QuestionJson, WorkJson
 
-_ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
-QuestionReference = Annotated[
-    str,
-    argument(
-        "ID|TOKEN",
-        "The id of the task or run, or the token of its question.",
-        autocompletion=completing("work"),
-    ),
-]
+_ANSWER_HINT = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 
 
-_NOT_NOW = "This agent cannot be interrupted; it gets your message in its next attempt."
-
-
-def questions(repository: RepositoryOption = None) -> CommandOutput:
-    """List what tasks and runs ask of you, the oldest first."""
+@command("questions", "kapelle questions")
+@repository_option
+@reports
+def questions(repository: str | None) -> Result:
+    """List the open questions of tasks and runs, oldest first."""
     query = {"repository": repository_filter(repository)}
-    found = DaemonConnection().get("/questions", query)["questions"]
-    return whole_list(found, _questions, "No open questions.")
+    items = DaemonConnection().get("/questions", query)["questions"]
+    return whole_list(items, _list_lines, "No open questions.")
 
 
-def _questions(found: "list[QuestionJson]") -> Iterator[str]:
-    paths = {question.get("repository") or "" for question in found}
+def _list_lines(items: "list[QuestionJson]") -> Iterator[str]:
+    paths = {question.get("repository") or "" for question in items}
     names = shorten_paths(paths - {""})
-    for question in found:
-        where = names.get(question.get("repository") or "")
-        if where:
-            asked = f"in {one_line(where, 40)}, "
-        else:
-            asked = ""
-        age = paint(f"{asked}{between(question['asked_at'], None)} ago", "dim")
-        yield f"{one_line(question['title'], 70)} {age}"
-        yield from (f"  {line}" for line in question_lines(question))
+    for question in items:
+        asked = f"{between(question['asked_at'], None)} ago"
+        repository = names.get(question.get("repository") or "")
+        if repository:
+            asked = f"in {one_line(repository, 40)}, {asked}"
+        yield f"{one_line(question['title'], 70)} {paint(asked, 'dim')}"
+        for line in question_lines(question):
+            yield f"  {line}"
 
 
 def asked_lines(item: "WorkJson") -> Iterator[str]:
-    """What a task or a run asks, in the view of it."""
+    """Return the open questions of a task or a run as a part of its view."""
     # An older daemon that still runs does not know the field of a task.
-    asked = item.get("questions") or ()
-    if asked:
+    items = item.get("questions") or ()
+    if items:
         yield field("asks", "")
-    for question in asked:
-        yield from (f"    {line}" for line in question_lines(question))
+    for question in items:
+        for line in question_lines(question):
+            yield f"    {line}"
 
 
 def question_lines(question: "QuestionJson") -> list[str]:
-    """What is asked, what may be chosen, and what to type."""
+    """Return a question with its choices, then the command that answers it."""
+    text = f"? {clean(question['text']).strip()}"
     if question["default"]:
-        default = f" [{one_line(question['default'])}]"
-    else:
-        default = ""
-    choices = enumerate(question.get("choices") or (), 1)
-    chosen = [f"    {number} {one_line(choice)}" for number, choice in choices]
-    text = paint(f"? {clean(question['text']).strip()}{default}", "yellow")
-    return [text, *chosen, f'  kapelle answer {question["token"]} "…"']
+        text += f" [{one_line(question['default'])}]"
+    lines = [paint(text, "yellow")]
+    for number, choice in enumerate(question.get("choices") or (), 1):
+        lines.append(f"    {number} {one_line(choice)}")
+    lines.append(f'  kapelle answer {question["token"]} "…"')
+    return lines
 
 
-def answer(
-    whose: QuestionReference,
-    text: str = argument(
-        "TEXT", "What it wanted to know, or the number of a choice; - reads stdin."
-    ),
-    token: str | None = option("TOKEN", "Which question, when there are several."),
-) -> CommandOutput:
-    """Answer a question of a task or a run; it then goes on."""
-    said = read_prompt(text, None, _ANSWER, "answer")
-    if not (asked := (token or whose).strip()):
+@command("answer", 'kapelle answer 7k2dp "use the second one"')
+@argument(
+    "reference",
+    metavar="ID|TOKEN",
+    help="Id of the task or run, or token of its question.",
+    shell_complete=complete("work"),
+)
+@argument("text", metavar="TEXT", help="Answer, or the number of a choice; - reads stdin.")
+@option("--token", metavar="TOKEN", help="Token of the question, where there are several.")
+@reports
+def answer(reference: str, text: str, token: str | None) -> Result:
+    """Answer a question of a task or a run, which then goes on."""
+    body = {"answer": read_prompt(text, None, _ANSWER_HINT, "answer")}
+    question_id = (token or reference).strip()
+    if not question_id:
         raise InvalidInput(
-            "An empty text is no id.", hint="`kapelle questions` shows what is asked."
+            "An empty text is no id.", hint="`kapelle questions` lists the open questions."
         )
     client = DaemonConnection()
-    question = client.post(f"/questions/{quote(asked, safe='')}/answer", {"answer": said})
-    yield (work := client.get(path_of(question["run_id"] or question["task_id"])))
-    data(work["id"])
-    if left := len(work["questions"]):
-        more = format_count(left, "question")
-        say(f"It has {more} more; `kapelle questions` shows what is asked.")
-    else:
-        if is_run(work["id"]):
-            follow = "runs tail"
-        else:
-            follow = "logs -f"
-        say(f"It has your answer; `kapelle {follow} {work['id']}` follows it.")
+    question = client.post(f"/questions/{quote(question_id, safe='')}/answer", body)
+    work = client.get(path_of(question["run_id"] or question["task_id"]))
+    return Result(work, [plain_line(work["id"])], [_after_answer(work)])
 
 
-def say_(
-    task_id: TaskId, text: str = argument("TEXT", "What it is to know; - reads stdin.")
-) -> CommandOutput:
-    """Tell the agent of a task something, at once if it can hear that.
+def _after_answer(work: "WorkJson") -> str:
+    """Return what the person may do after an answer."""
+    remaining = len(work["questions"])
+    if remaining:
+        return f"It has {format_count(remaining, 'question')} more; `kapelle questions` lists them."
+    follow = "runs tail" if is_run(work["id"]) else "logs -f"
+    return f"It has your answer; `kapelle {follow} {work['id']}` follows it."
 
-    An agent over ACP is interrupted and goes on with it; any other is told when its present
-    attempt has ended, in another one.
+
+@command("say", 'kapelle say 4f2xq "leave the tests alone"')
+@task_argument
+@argument("text", metavar="TEXT", help="Message for the agent; - reads stdin.")
+@reports
+def say_(task_id: str, text: str) -> Result:
+    """Send a message to the agent of a task.
+
+    An agent over ACP is interrupted and goes on with the message; any other agent gets it in a new
+    attempt, when its present attempt has ended.
     """
-    said = read_prompt(text, None, 'Write `kapelle say ID "…"`.', "message")
-    yield (found := DaemonConnection().post(task_path(task_id, "say"), {"message": said}))
-    data(found["id"])
-    now = found["told"] == "now"
-    say("The agent reads it now." if now else _NOT_NOW)
+    message = read_prompt(text, None, 'Write `kapelle say ID "…"`.', "message")
+    task = DaemonConnection().post(task_path(task_id, "say"), {"message": message})
+    remark = "This agent cannot be interrupted; it gets your message in its next attempt."
+    if task["told"] == "now":
+        remark = "The agent reads it now."
+    return Result(task, [plain_line(task["id"])], [remark])

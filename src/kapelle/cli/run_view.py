@@ -169,22 +169,22 @@ def _steps_lines(
     titles: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield the last tasks and runs that the run started, and the steps of its spec to come."""
-    started = [step for step in steps if step["kind"] in {"task", "run"} and step["subject"]]
-    started.sort(key=lambda step: step["position"])
-    if len(started) > _MOST_STEPS:
-        hidden = len(started) - _MOST_STEPS
-        earlier = f"    … {hidden} earlier ones: kapelle runs steps {run['id']}"
+    children = [step for step in steps if step["kind"] in {"task", "run"} and step["subject"]]
+    children.sort(key=lambda step: step["position"])
+    if len(children) > _MOST_STEPS:
+        earlier_count = len(children) - _MOST_STEPS
+        earlier = f"    … {earlier_count} earlier ones: kapelle runs steps {run['id']}"
         yield paint(shorten_ids_on_terminal(earlier), "dim")
-    for step in started[-_MOST_STEPS:]:
+    for step in children[-_MOST_STEPS:]:
         work_id = step["subject"] or ""
         yield from _step_lines(step, titles.get(work_id, step["label"]), open_tasks.get(work_id))
     if run["ended_at"]:
         return
-    for planned in (run["spec"].get("steps") or [])[len(started) :]:
-        if isinstance(planned, str):
-            label = planned
+    for step_spec in (run["spec"].get("steps") or [])[len(children) :]:
+        if isinstance(step_spec, str):
+            label = step_spec
         else:
-            label = planned.get("name") or planned.get("prompt") or ""
+            label = step_spec.get("name") or step_spec.get("prompt") or ""
         yield paint(f"    · {one_line(label, 80)}", "dim")
 
 

@@ -1,99 +1,112 @@
 """`kapelle runs`."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import typer
-
-from kapelle.cli.command import (
-    LISTS,
-    CommandExit,
-    CommandOutput,
-    JsonLines,
-    command_group,
-    flag,
-    option,
-)
+from kapelle.cli import parser
 from kapelle.cli.follow import follow
 from kapelle.cli.format import INPUT_NEEDED, STATUS_STYLE, between, exit_code, settled
-from kapelle.cli.ids import RunId, RunIds, run_path
+from kapelle.cli.ids import run_argument, run_path, runs_argument
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import (
-    LimitOption,
-    RepositoryOption,
     columns,
+    limit_option,
+    repository_option,
     status_option,
     statuses,
     whole_list,
 )
+from kapelle.cli.parser import CliGroup, flag, json_flag, json_lines_flag, option, reports
 from kapelle.cli.questions import answer
-from kapelle.cli.tasks import Everything, cancel, change_each, list_work, show_status, wait
+from kapelle.cli.result import Result
+from kapelle.cli.tasks import all_flag, cancel, change_each, list_work, show_status, wait
+from kapelle.cli.types import Number
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict
-from kapelle.domain.report import FINAL
+from kapelle.domain.report import FINAL, RunFields
 from kapelle.domain.states import RunStatus
 
 _STATUSES = tuple(RunStatus)
-runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
+
+runs = CliGroup(
+    "runs",
+    help="List runs, show them, and pause, answer or cancel them." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=["kapelle runs --status running", "kapelle runs tail 7k2dp"],
+)
 
 
 @runs.command("list")
+@status_option("runs", _STATUSES)
+@option("--pattern", metavar="NAME", help="Pattern of the runs to list.")
+@option("--project", metavar="NAME", help="Project of the runs to list.")
+@repository_option
+@limit_option(20)
+@flag("--nested", help="Runs inside runs, too.")
+@all_flag
+@reports
 def list_runs(
-    status: list[str] | None = status_option("runs", _STATUSES),
-    pattern: str | None = option("NAME", "Only runs of this pattern."),
-    project: str | None = option("NAME", "Only runs of this project."),
-    repository: RepositoryOption = None,
-    limit: LimitOption = 20,
-    nested: bool = flag("Runs inside runs too."),
-    everything: Everything = False,
-) -> CommandOutput:
-    """List the runs of this repository, the newest first."""
-    wanted = statuses(status, _STATUSES)
-    query = {"status": wanted, "pattern": pattern, "project": project, "nested": nested}
+    status: Sequence[str],
+    pattern: str | None,
+    project: str | None,
+    repository: str | None,
+    limit: int,
+    nested: bool,
+    everything: bool,
+) -> Result:
+    """List the runs of this repository, newest first."""
+    query = {
+        "status": statuses(status, _STATUSES),
+        "pattern": pattern,
+        "project": project,
+        "nested": nested,
+    }
     hint = "runs. `kapelle start` lists the patterns."
     return list_work("/runs", query, everything, limit, hint, repository)
 
 
-@runs.command()
-def status(run_id: RunId) -> CommandOutput:
-    """Show one run: where it stands, what it did and what it used."""
+@runs.command("status")
+@run_argument
+@reports
+def status(run_id: str) -> Result:
+    """Show a run: its state, its steps and what it used."""
     return show_status(DaemonConnection(), run_path(run_id))
 
 
-@runs.command()
-def tail(
-    run_id: RunId,
-    last: int | None = option("NUMBER", "Of the past only so many lines.", "--tail", min=0),
-    as_json: JsonLines = False,
-) -> None:
+@runs.command("tail")
+@run_argument
+@option("--tail", "last", type=Number(0), metavar="NUMBER", help="Maximum number of past lines.")
+@json_lines_flag
+def tail(run_id: str, last: int | None, as_json: bool) -> int:
     """Show what a run does until it has ended, waits or is paused.
 
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input
     or is paused.
     """
     client = DaemonConnection()
-    ended = follow(client, client.get(run_path(run_id)), as_json, tail=last)
-    raise typer.Exit(exit_code(ended))
+    return exit_code(follow(client, client.get(run_path(run_id)), as_json, tail=last))
 
 
-@runs.command()
-def steps(run_id: RunId) -> CommandOutput:
-    """List everything that a run did and does, in order."""
-    found = DaemonConnection().get(run_path(run_id, "steps"))
-    shown = columns("STEP,STATUS,KIND,TOOK,WHAT", _step, STATUS_STYLE)
-    return whole_list(found, shown, "It has not done anything yet.")
+@runs.command("steps")
+@run_argument
+@reports
+def steps(run_id: str) -> Result:
+    """List the steps of a run, in order."""
+    items = DaemonConnection().get(run_path(run_id, "steps"))
+    lines = columns("STEP,STATUS,KIND,TOOK,WHAT", _step_cells, STATUS_STYLE)
+    return whole_list(items, lines, "It has no steps yet.")
 
 
-def _step(step: dict[str, Any]) -> list[Any]:
-    if step["label"] != step["kind"]:
-        label = step["label"]
-    else:
-        label = None
-    what = " ".join(filter(None, [step["subject"], label, step["error"]]))
-    took = between(step["started_at"], step["ended_at"])
-    return [step["position"], _state(step), step["kind"], took, what]
+def _step_cells(step: dict[str, Any]) -> list[Any]:
+    words = [step["subject"], step["label"], step["error"]]
+    if step["label"] == step["kind"]:
+        words = [step["subject"], step["error"]]
+    text = " ".join(word for word in words if word)
+    duration = between(step["started_at"], step["ended_at"])
+    return [step["position"], _step_status(step), step["kind"], duration, text]
 
 
-def _state(step: dict[str, Any]) -> str:
+def _step_status(step: dict[str, Any]) -> str:
     if step["ended_at"] is None:
         if step["kind"] == "ask":
             return "waiting"
@@ -101,54 +114,61 @@ def _state(step: dict[str, Any]) -> str:
     if step["error"]:
         return "failed"
     result = step["result"]
-    if isinstance(result, dict):
-        known = result.get("status")
-    else:
-        known = None
-    if known in FINAL:
-        return str(known)
+    if isinstance(result, dict) and result.get("status") in FINAL:
+        return str(result["status"])
     return "done"
 
 
-@runs.command()
-def result(run_id: RunId) -> CommandOutput:
-    """Print what a run returned, as JSON.
+@runs.command("result")
+@run_argument
+@json_flag
+def result(run_id: str, as_json: bool) -> int:
+    """Print the result of a run as JSON.
 
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input.
     """
     run = DaemonConnection().get(run_path(run_id))
-    if run["status"] not in FINAL:
-        if settled(run):
-            say(f"{run['id']} is {run['status']}; `kapelle runs status {run['id']}` tells why.")
-            raise typer.Exit(INPUT_NEEDED)
-        raise Conflict(
-            f"{run['id']} is {run['status']} and has no result yet.",
-            hint=f"`kapelle wait {run['id']}` waits for it.",
-        )
-    yield CommandExit(run["result"], exit_code(run))
-    document(run["result"])
-    if run["status"] != "completed":
-        say(": ".join(filter(None, [f"{run['id']} {run['status']}", run["reason"]])))
+    if run["status"] in FINAL:
+        document(run["result"])
+        if run["status"] != "completed" and not as_json:
+            say(_ending(run))
+        return exit_code(run)
+    if settled(run):
+        say(f"{run['id']} is {run['status']}; `kapelle runs status {run['id']}` tells why.")
+        return INPUT_NEEDED
+    raise Conflict(
+        f"{run['id']} is {run['status']} and has no result yet.",
+        hint=f"`kapelle wait {run['id']}` waits for it.",
+    )
 
 
-@runs.command()
-def pause(
-    run_ids: RunIds,
-    now: bool = flag("Stop running tasks too; they begin again later."),
-) -> CommandOutput:
-    """Have runs start nothing more; what is at work ends first."""
+def _ending(run: RunFields) -> str:
+    """Return how a run ended, with the reason."""
+    ending = f"{run['id']} {run['status']}"
+    if run["reason"]:
+        return f"{ending}: {run['reason']}"
+    return ending
+
+
+@runs.command("pause")
+@runs_argument
+@flag("--now", help="Stop running tasks, too; they start again later.")
+@reports
+def pause(run_ids: Sequence[str], now: bool) -> Result:
+    """Pause runs: they start nothing new, and running tasks end first."""
+    remark = "Running tasks end first; `--now` stops them at once."
     if now:
         remark = ""
-    else:
-        remark = "What is at work ends first; `--now` stops it at once."
     return change_each(run_ids, "pause", {"now": now}, path=run_path, remark=remark)
 
 
-@runs.command()
-def resume(run_ids: RunIds) -> CommandOutput:
-    """Let paused runs go on."""
+@runs.command("resume")
+@runs_argument
+@reports
+def resume(run_ids: Sequence[str]) -> Result:
+    """Resume paused runs."""
     return change_each(run_ids, "resume", path=run_path)
 
 
-for shared in (wait, cancel, answer):
-    runs.command()(shared)
+for shared_command in (wait, cancel, answer):
+    runs.add_command(shared_command)

@@ -1,25 +1,15 @@
-"""`kapelle schedule`: create, show, change and end schedules, and how they are shown."""
+"""`kapelle schedule`: create, show, change and cancel schedules."""
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from kapelle.cli.command import (
-    LISTS,
-    CommandExit,
-    CommandOutput,
-    JsonFlag,
-    argument,
-    command_group,
-    command_of,
-    flag,
-    usage_error,
-)
+from kapelle.cli import parser
+from kapelle.cli.field_errors import name_options
 from kapelle.cli.format import (
     STATUS_STYLE,
     clean,
@@ -30,19 +20,16 @@ from kapelle.cli.format import (
     one_line,
     until,
 )
-from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say, wants_json
-from kapelle.cli.pages import Items, LimitOption, columns, listing, status_option, statuses
-from kapelle.cli.spec_options import (
-    SpecOption,
-    built_in,
-    options_of,
-    schemas,
-    spec_of,
-    spelled,
-    with_parameters,
-)
-from kapelle.cli.start import starter_of
+from kapelle.cli.ids import id_argument, schedule_path
+from kapelle.cli.output import plain_line, wants_json
+from kapelle.cli.pages import Items, columns, limit_option, listing, status_option, statuses
+from kapelle.cli.parser import CliArgument, CliCommand, CliGroup, flag, reports
+from kapelle.cli.result import Result
+from kapelle.cli.schema import built_in_patterns, schemas
+from kapelle.cli.spec_options import SpecOption, options_of, params_of
+from kapelle.cli.spec_values import read_spec
+from kapelle.cli.start import find_starter
+from kapelle.cli.usage_errors import translate
 from kapelle.cli.values import refuse, zone
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
@@ -50,166 +37,211 @@ from kapelle.domain.times import format_duration
 
 ScheduleFields = dict[str, Any]
 
-STARTING = ("run", *built_in(), "start")
+# Commands that a schedule can start.
+STARTING = ("run", *built_in_patterns(), "start")
 
-_COMMAND = 'What to start, as you would type it: run "…" or loop "…" --until ….'
+schedule = CliGroup(
+    "schedule",
+    help="Start work later, again and again, or after other work." + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=[
+        'kapelle schedule create --cron "0 3 * * *" run "update the dependencies"',
+        "kapelle schedule list",
+    ],
+)
 
-
-def create_command() -> Callable[..., None]:
-    """`kapelle schedule create`."""
-    schema = schemas()["schedule"]
-    # What is started each time is made by the command that would start it now.
-    options = [option for option in options_of(schema) if option.key not in {"kind", "spec"}]
-
-    def create(**params: Any) -> None:
-        command = params["command"] or []
-        work, its_options = ordered(command)
-        body = {**work, **spec_of(options, params)}
-        # What is typed behind the command belongs to it, and this is for what is printed now.
-        with spelled([*its_options, *options]):
-            send(body, params["as_json"] or wants_json(command))
-
-    first = {"command": Annotated[list[str] | None, argument("COMMAND...", _COMMAND)]}
-    return with_parameters(create, schema, first, options, {"as_json": JsonFlag})
+# The work is given by the command that would start it now.
+_OPTIONS = [
+    option for option in options_of(schemas()["schedule"]) if option.key not in {"kind", "spec"}
+]
 
 
-def send(body: dict[str, Any], as_json: bool) -> None:
-    """Create a schedule and show its id."""
-    schedule = DaemonConnection().create("/schedules", body)
-    if as_json:
-        document(schedule)
-        return
-    data(schedule["id"])
+def _create(command: Sequence[str], as_json: bool, **params: Any) -> int:
+    work, work_options = read_command(command)
+    body = {**work, **read_spec(_OPTIONS, params)}
+    # --json behind the command would be for its output; here it is for what is printed now.
+    with name_options([*work_options, *_OPTIONS]):
+        return create_schedule(body, as_json or wants_json(list(command)))
+
+
+schedule.add_command(
+    CliCommand(
+        "create",
+        params=[
+            CliArgument(
+                ["command"],
+                nargs=-1,
+                required=False,
+                metavar="COMMAND",
+                type=click.UNPROCESSED,
+                help='Command that starts the work, such as run "…" or loop "…" --until ….',
+            ),
+            *params_of(_OPTIONS),
+            parser.json_option(),
+        ],
+        callback=_create,
+        help="Create a schedule, and print its id.",
+        examples=[
+            'kapelle schedule create --at 18:30 run "review the open TODOs" --read-only',
+            'kapelle schedule create --cron "0 3 * * MON" loop "fix the tests" --until "make test"',
+        ],
+        # What follows the first word that is no option belongs to the command.
+        context_settings={"allow_interspersed_args": False},
+    )
+)
+
+
+def create_schedule(body: dict[str, Any], as_json: bool) -> int:
+    """Create a schedule and print its id."""
+    answer = DaemonConnection().create("/schedules", body)
+    remarks = []
     if sys.stdout.isatty():
-        say(f"{upcoming(schedule)}; `kapelle schedule status {schedule['id']}` shows it.")
+        remarks.append(f"{upcoming(answer)}; `kapelle schedule status {answer['id']}` shows it.")
+    return Result(answer, [plain_line(answer["id"])], remarks).print(as_json=as_json)
 
 
-def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[SpecOption]]:
-    """The work that a command would start, made by that very command, and its options."""
-    from kapelle.cli.commands import commands
-
+def read_command(command: Sequence[str]) -> tuple[dict[str, Any], list[SpecOption]]:
+    """Return the work that a command would start, read by that command, and its options."""
     if not command:
         raise InvalidInput(
-            "What is to be started is missing.",
+            "The command that starts the work is missing.",
             hint='End the line with a command, such as `run "tidy up" --agent claude`.',
         )
     name, *arguments = command
     if name not in STARTING:
-        if name in commands():
-            example = ""
-        else:
-            example = f": for example `run {shlex.quote(name)}`"
-        raise InvalidInput(
-            f"{name!r} is not a command that starts work.",
-            hint=f"Write one of {', '.join(STARTING)}{example}.",
-        )
-    new = "A schedule starts new runs, and --resume goes on with one."
-    another = "A schedule cannot start a schedule."
+        raise _no_starting_command(name)
     try:
-        starter, words = starter_of(name, arguments)
-        made = command_of(starter.command(), starter.typed)
-        params = made.make_context(f"kapelle {starter.typed}", words).params
-        goes_on = params.get("resume") or params.get("answer")
+        starter, words = find_starter(name, arguments)
+        context = starter.build_command().make_context(f"kapelle {starter.command_name}", words)
+        params = context.params
+        is_answer = params.get("resume") or params.get("answer")
         refuse(
-            (params.get("every") is not None, another, "Leave one of them out."),
-            (goes_on, new, "Leave --resume and --answer out."),
+            (
+                params.get("every") is not None,
+                "A schedule cannot start a schedule.",
+                "Leave --every or the schedule out.",
+            ),
+            (
+                is_answer,
+                "A schedule starts new runs, and --resume goes on with one.",
+                "Leave --resume and --answer out.",
+            ),
         )
-        path, body = starter.order(params)
-    except typer.TyperException as error:
-        wrong = usage_error(error)
+        path, body = starter.request(params)
+    except click.UsageError as error:
+        refusal = translate(error)
         # In such a line options may stand in the wrong place.
-        wrong.hint = f"The options of the schedule come before `{name}`. {wrong.hint}"
-        raise wrong from None
-    kind, spec = ("task", body) if path == "/tasks" else (body["pattern"], body["spec"])
-    return {"kind": kind, "spec": spec}, starter.options
+        refusal.hint = f"The options of the schedule come before `{name}`. {refusal.hint}"
+        raise refusal from None
+    work = {"kind": "task", "spec": body}
+    if path != "/tasks":
+        work = {"kind": body["pattern"], "spec": body["spec"]}
+    return work, starter.options
+
+
+def _no_starting_command(name: str) -> InvalidInput:
+    """Return the error about a word that no schedule can start."""
+    from kapelle.cli.commands import command_help
+
+    hint = f"Write one of {', '.join(STARTING)}"
+    if name not in command_help():
+        hint += f": for example `run {shlex.quote(name)}`"
+    return InvalidInput(f"{name!r} is not a command that starts work.", hint=f"{hint}.")
 
 
 _LAST_FIRINGS = 5
-# Those of the domain, whose module costs more to import than the rest of a command.
+# The statuses of the domain, whose module takes longer to import than the rest of a command.
 STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 
-schedule = command_group("Start work later, again and again, or after other work." + LISTS)
-
-# What follows the first word that is no option belongs to the command that is to be started.
-schedule.command("create", context_settings={"allow_interspersed_args": False})(create_command())
+schedule_argument = id_argument("schedule_id", "schedules", "a schedule")
 
 
 @schedule.command("list")
-def list_schedules(
-    status: list[str] | None = status_option("schedules", STATUSES),
-    limit: LimitOption = 20,
-) -> CommandOutput:
-    """List schedules, the newest first."""
+@status_option("schedules", STATUSES)
+@limit_option(20)
+@reports
+def list_schedules(status: Sequence[str], limit: int) -> Result:
+    """List schedules, newest first."""
     query = {"status": statuses(status, STATUSES)}
+    nothing = "No schedules. `kapelle schedule create --help` shows how to create one."
     if status:
         nothing = "No schedules match."
-    else:
-        nothing = "No schedules. `kapelle schedule create --help`"
     return listing("/schedules", query, limit, schedule_rows, nothing)
 
 
 @schedule.command("status")
-def status(schedule_id: ScheduleId) -> CommandOutput:
-    """Show one schedule, with its last firings."""
+@schedule_argument
+@reports
+def status(schedule_id: str) -> Result:
+    """Show a schedule with its last slots."""
     client = DaemonConnection()
-    found = client.get(schedule_path(schedule_id))
-    page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    yield {**found, "firings": page["firings"]}
-    yield from describe(found, page["firings"])
+    fields = client.get(schedule_path(schedule_id))
+    page = client.get(schedule_path(fields["id"], "firings"), {"limit": _LAST_FIRINGS})
+    firings = page["firings"]
+    return Result({**fields, "firings": firings}, describe(fields, firings))
 
 
 @schedule.command("history")
-def history(schedule_id: ScheduleId, limit: LimitOption = 50) -> CommandOutput:
-    """Show what became of a schedule's slots and what each started, the newest first."""
+@schedule_argument
+@limit_option(50)
+@reports
+def history(schedule_id: str, limit: int) -> Result:
+    """Show the slots of a schedule and what each started, newest first."""
     client = DaemonConnection()
-    found = client.get(schedule_path(schedule_id))
-    path = schedule_path(found["id"], "firings")
-    shown = partial(firing_rows, schedule=found)
-    return listing(path, {}, limit, shown, "No slot has come yet.", client)
+    fields = client.get(schedule_path(schedule_id))
+    path = schedule_path(fields["id"], "firings")
+
+    def lines(firings: Items) -> list[str]:
+        return firing_rows(firings, fields)
+
+    return listing(path, {}, limit, lines, "No slot has come yet.", client)
 
 
 @schedule.command("pause")
-def pause(schedule_id: ScheduleId) -> CommandOutput:
-    """Start nothing until it is resumed; what was started goes on."""
+@schedule_argument
+@reports
+def pause(schedule_id: str) -> Result:
+    """Pause a schedule: it starts nothing until it is resumed; running work goes on."""
     return _change(schedule_id, "pause", None)
 
 
 @schedule.command("resume")
-def resume(schedule_id: ScheduleId) -> CommandOutput:
-    """Go on with the next slot; those that came meanwhile are not made up for."""
+@schedule_argument
+@reports
+def resume(schedule_id: str) -> Result:
+    """Resume a schedule with its next slot; missed slots are not made up for."""
     return _change(schedule_id, "resume", None)
 
 
 @schedule.command("cancel")
-def cancel(
-    schedule_id: ScheduleId,
-    with_work: bool = flag("Also what it started and what is still going."),
-) -> CommandOutput:
-    """End a schedule; what it started goes on unless told otherwise."""
+@schedule_argument
+@flag("--with-work", help="Cancel the work that it started and that is still running, too.")
+@reports
+def cancel(schedule_id: str, with_work: bool) -> Result:
+    """Cancel a schedule; the work that it started goes on."""
+    fate = "goes on; `kapelle cancel {0}` ends it"
     if with_work:
-        fate = "is being ended"
-    else:
-        fate = "goes on; `kapelle cancel {0}` ends it"
+        fate = "is being cancelled"
     return _change(schedule_id, "cancel", {"with_work": with_work}, fate)
 
 
 @schedule.command("run")
-def run(schedule_id: ScheduleId) -> CommandOutput:
-    """Start it now, besides its slots, and print the id of what was started."""
+@schedule_argument
+@reports
+def run(schedule_id: str) -> Result:
+    """Start the work of a schedule now, and print its id."""
     firing = DaemonConnection().post(schedule_path(schedule_id, "run"))
-    yield CommandExit(firing, 0 if firing["subject"] else 1)
     if firing["subject"]:
-        data(firing["subject"])
-    else:
-        say(f"kapelle: It was not started: {firing['reason']}")
+        return Result(firing, [plain_line(firing["subject"])])
+    return Result(firing, remarks=[f"error: It was not started: {firing['reason']}"], exit_code=1)
 
 
-def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> CommandOutput:
-    """Change a schedule, and say what becomes of the work that it has going."""
-    yield (changed := DaemonConnection().post(schedule_path(schedule_id, action), body))
-    data(f"{changed['id']}  {changed['status']}")
-    for subject in changed["in_flight"]:
-        say(f"{subject} {fate.format(subject)}.")
+def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Result:
+    """Change a schedule, and tell what happens to the work that it has started."""
+    answer = DaemonConnection().post(schedule_path(schedule_id, action), body)
+    line = plain_line(f"{answer['id']}  {answer['status']}")
+    remarks = [f"{subject} {fate.format(subject)}." for subject in answer["in_flight"]]
+    return Result(answer, [line], remarks)
 
 
 _STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
@@ -217,30 +249,39 @@ _MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "th
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
-schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", lambda one: [
-    one["id"], one["status"], one_line(trigger(one), 50), until(one["next_at"]), _runs(one),
-    _title(one),
-], _STYLES, fold=(2, 3, 4))  # fmt: skip
+def _schedule_cells(schedule: ScheduleFields) -> list[str]:
+    return [
+        schedule["id"],
+        schedule["status"],
+        one_line(trigger(schedule), 50),
+        until(schedule["next_at"]),
+        _runs(schedule),
+        _title(schedule),
+    ]
+
+
+schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", _schedule_cells, _STYLES, fold=(2, 3, 4))
 
 
 def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
-    """The lines of the human view, ready for the terminal."""
+    """Return the view of a schedule."""
     yield from heading(schedule, schedule["reason"], _STYLES)
-    # The first words of what it is about.
-    words = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
-    timed = schedule["cron"] or schedule["at"]
-    soon = schedule["next_at"]
+    prompt = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
     facts = {
-        "starts": one_line(f"{schedule['kind']} {words}", 100),
+        "starts": one_line(f"{schedule['kind']} {prompt}", 100),
         "directory": clean(schedule["directory"]),
         "when": one_line(trigger(schedule)),
-        "next": soon and f"{_clock(soon, schedule)}, {until(soon)}",
-        "missed": _MISSED[schedule["missed"]] if timed else None,
+        "next": "",
+        "missed": "",
         "overlap": "allowed" if schedule["overlap"] else "no",
         "expires": _clock(schedule["expires_at"], schedule),
         "runs": _runs(schedule),
         "going": " ".join(schedule["in_flight"]),
     }
+    if schedule["next_at"]:
+        facts["next"] = f"{_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
+    if schedule["cron"] or schedule["at"]:
+        facts["missed"] = _MISSED[schedule["missed"]]
     yield from fields(facts)
     if firings:
         yield field("firings", "")
@@ -249,56 +290,58 @@ def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
 
 
 def firing_rows(firings: Items, schedule: ScheduleFields, indent: int = 0) -> list[str]:
-    """What became of slots, by the clock of their schedule."""
-    return columns("SLOT,OUTCOME,STARTED,STATUS,REASON", lambda firing: [
-        _clock(firing["slot"], schedule), firing["outcome"], firing["subject"] or "",
-        firing["subject_status"] or "", firing["reason"] or "",
-    ], _STYLES, indent=indent, fold=(2, 3, 4))(firings)  # fmt: skip
+    """Return a table of slots and what they started, by the clock of their schedule."""
+
+    def cells(firing: dict[str, Any]) -> list[str]:
+        return [
+            _clock(firing["slot"], schedule),
+            firing["outcome"],
+            firing["subject"] or "",
+            firing["subject_status"] or "",
+            firing["reason"] or "",
+        ]
+
+    header = "SLOT,OUTCOME,STARTED,STATUS,REASON"
+    return columns(header, cells, _STYLES, indent=indent, fold=(2, 3, 4))(firings)
 
 
 def trigger(schedule: ScheduleFields) -> str:
-    """When it starts something, in a few words."""
-    if schedule["after"]:
-        follows = f" after {schedule['after']}"
-    else:
-        follows = ""
+    """Return when a schedule starts its work, in a few words."""
+    after = f" after {schedule['after']}" if schedule["after"] else ""
     if schedule["cron"]:
-        if schedule["timezone"] == "UTC":
-            zone = ""
-        else:
-            zone = f" {schedule['timezone']}"
-        return f"{schedule['cron']}{zone}{follows}"
+        zone_name = ""
+        if schedule["timezone"] != "UTC":
+            zone_name = f" {schedule['timezone']}"
+        return f"{schedule['cron']}{zone_name}{after}"
     if schedule["at"]:
-        return f"at {_clock(schedule['at'], schedule)}{follows}"
+        return f"at {_clock(schedule['at'], schedule)}{after}"
     if schedule["every_s"]:
         return f"every {format_duration(schedule['every_s'])}"
-    return follows.strip()
+    return after.strip()
 
 
 def upcoming(schedule: ScheduleFields) -> str:
-    """What comes next, as the beginning of a sentence."""
+    """Return the beginning of a sentence about the next start."""
     if schedule["next_at"] is None:
         return f"It {schedule['reason'] or 'waits'}"
     return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
 
 
 def _title(schedule: ScheduleFields) -> str:
-    waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
-    if waits:
+    if schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}:
         return f"{schedule['title']} ({schedule['reason']})"
     return str(schedule["title"])
 
 
 def _runs(schedule: ScheduleFields) -> str:
+    """Return how often the work was started, with the limit."""
     if schedule["max_runs"]:
-        most = f" of {schedule['max_runs']}"
-    else:
-        most = ""
-    return f"{schedule['started']}{most}"
+        return f"{schedule['started']} of {schedule['max_runs']}"
+    return str(schedule["started"])
 
 
 def _clock(text: str | None, schedule: ScheduleFields) -> str:
-    """A moment in the schedule's own zone; empty when there is none."""
+    """Return a time by the clock of the schedule; empty without a time."""
     if text is None:
         return ""
     try:
@@ -309,13 +352,14 @@ def _clock(text: str | None, schedule: ScheduleFields) -> str:
 
 
 def _commands(schedule: ScheduleFields) -> list[tuple[str, str]]:
+    """Return the commands that a person may type next, with what each does."""
     name = schedule["id"]
-    found = [(f"kapelle schedule history {name}", "what became of its slots")]
+    commands = [(f"kapelle schedule history {name}", "show its slots")]
     if schedule["status"] == "active":
-        found.append((f"kapelle schedule pause {name}", "start nothing until it is resumed"))
+        commands.append((f"kapelle schedule pause {name}", "start nothing until it is resumed"))
     elif schedule["status"] == "paused":
-        found.append((f"kapelle schedule resume {name}", "go on with the next slot"))
+        commands.append((f"kapelle schedule resume {name}", "go on with the next slot"))
     if schedule["status"] not in _ENDED:
-        found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
-        found.append((f"kapelle schedule cancel {name}", "end it"))
-    return found
+        commands.append((f"kapelle schedule run {name}", "start the work now"))
+        commands.append((f"kapelle schedule cancel {name}", "cancel it"))
+    return commands

@@ -1,91 +1,151 @@
-"""`kapelle templates`: a person's own guidelines for work of one kind."""
+"""`kapelle templates`: a person's own guidelines for one kind of work."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-from kapelle.cli.command import LISTS, CommandOutput, argument, command_group, option
+from kapelle.cli import parser
+from kapelle.cli.field_errors import name_options
 from kapelle.cli.format import cost, field, one_line, short
-from kapelle.cli.ids import completing, template_path
-from kapelle.cli.output import data, say
+from kapelle.cli.ids import complete, template_path
+from kapelle.cli.output import plain_line
 from kapelle.cli.pages import columns, whole_list
-from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
+from kapelle.cli.parser import CliCommand, CliGroup, CliOption, argument, reports
+from kapelle.cli.result import Result
+from kapelle.cli.schema import schemas
+from kapelle.cli.spec_options import options_of, params_of
+from kapelle.cli.spec_values import read_spec
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
-templates = command_group("Keep guidelines for work of one kind, and see what comes of it." + LISTS)
-TemplateNameArgument = Annotated[
-    str, argument("NAME", "Its name.", autocompletion=completing("templates"))
-]
+templates = CliGroup(
+    "templates",
+    help="Keep guidelines for one kind of work, and see its success rate."
+    + parser.LISTS_BY_DEFAULT,
+    default_command="list",
+    examples=[
+        'kapelle templates create bugfix "Write a failing test first."',
+        'kapelle run "fix the login" --template bugfix',
+    ],
+)
+name_argument = argument(
+    "name", metavar="NAME", help="Name of the template.", shell_complete=complete("templates")
+)
+
+
+def _list_cells(template: dict[str, Any]) -> list[str]:
+    records = template["records"]
+    completed = sum(record["completed"] for record in records)
+    tasks = sum(record["tasks"] for record in records)
+    names = [template["name"], template["agent"] or "", template["model"] or ""]
+    return [*names, f"{completed} of {tasks}", template["guidelines"]]
 
 
 @templates.command("list")
-def list_templates() -> CommandOutput:
-    """List templates, with how many of their tasks succeeded."""
-
-    def row(one: dict[str, Any]) -> list[str]:
-        done, all_ = (sum(two[key] for two in one["records"]) for key in ("completed", "tasks"))
-        named = [one["name"], one["agent"] or "", one["model"] or ""]
-        return [*named, f"{done} of {all_}", one["guidelines"]]
-
+@reports
+def list_templates() -> Result:
+    """List templates with the number of their tasks that succeeded."""
     nothing = 'No templates yet. `kapelle templates create bugfix "Write a failing test first."`'
-    shown = columns("NAME,AGENT,MODEL,SUCCEEDED,GUIDELINES", row)
-    return whole_list(DaemonConnection().get("/templates"), shown, nothing)
+    lines = columns("NAME,AGENT,MODEL,SUCCEEDED,GUIDELINES", _list_cells)
+    return whole_list(DaemonConnection().get("/templates"), lines, nothing)
 
 
-@templates.command()
-def show(name: TemplateNameArgument) -> CommandOutput:
-    """Show a template, and what came of the tasks that used it, for each model."""
-    yield (found := DaemonConnection().get(template_path(name)))
-    named = ("name", "agent", "model", "directory")
-    yield from (field(name, one_line(found[name])) for name in named if found[name])
-    yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
-    yield from columns("AGENT,MODEL,SUCCEEDED,RATE,COST,TURNS,TIME", lambda one: [
-        one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
-        f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
-        short(one["duration_s"] or 0),
-    ])(found["records"])  # fmt: skip
+def _record_cells(record: dict[str, Any]) -> list[str]:
+    return [
+        record["agent"],
+        record["model"] or "",
+        f"{record['completed']} of {record['tasks']}",
+        f"{record['success_rate']:.0%}",
+        cost(record["cost_usd"], 0),
+        f"{record['turns'] or 0:.1f}",
+        short(record["duration_s"] or 0),
+    ]
 
 
-def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., CommandOutput]:
-    """`create`, or with a new name to give it `edit`, which begins with what there is."""
-    schema = {**schemas()["template"], "x-cli": {"summary": summary}}
-    options = options_of(schema)
-
-    def put(**params: Any) -> CommandOutput:
-        if (name := params["name"]) is None:
-            raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
-        client = DaemonConnection()
-        if more:
-            known = client.get(template_path(name))
-        else:
-            known = {}
-        if more and params["guidelines_file"] is None:
-            params["guidelines"] = params["guidelines"] or known["guidelines"]
-        given = {**known, **spec_of(options, params, f"templates create {name}")}
-        spec = {option.key: given.get(option.key) for option in options}
-        spec["name"] = params.get("rename") or name
-        with spelled(options):
-            if more:
-                kept = client.put(template_path(name), spec)
-            else:
-                kept = client.post("/templates", spec)
-        yield kept
-        data(kept["name"])
-
-    return with_parameters(put, schema, options, more)
+@templates.command("show")
+@name_argument
+@reports
+def show(name: str) -> Result:
+    """Show a template with the outcomes of its tasks, for each model."""
+    template = DaemonConnection().get(template_path(name))
+    lines = [
+        field(key, one_line(template[key]))
+        for key in ("name", "agent", "model", "directory")
+        if template[key]
+    ]
+    guidelines = template["guidelines"].split("\n")
+    lines += ["", *(one_line(line) for line in guidelines), ""]
+    table = columns("AGENT,MODEL,SUCCEEDED,RATE,COST,TURNS,TIME", _record_cells)
+    return Result(template, [*lines, *table(template["records"])])
 
 
-_RENAME = {"rename": Annotated[str | None, option("NAME", "Its new name.")]}
-templates.command("create")(
-    _put_command("Keep guidelines for work of one kind, and who does it where.", {})
+_OPTIONS = options_of(schemas()["template"])
+
+
+def _spec(name: str, params: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return the template that was typed; fields that were not are those of the earlier one."""
+    typed = read_spec(_OPTIONS, params, f"templates create {name}")
+    merged = {**earlier, **typed}
+    return {option.key: merged.get(option.key) for option in _OPTIONS}
+
+
+def _require_name(params: dict[str, Any]) -> str:
+    name: str | None = params["name"]
+    if name is None:
+        raise InvalidInput(
+            "NAME is missing.", hint="Write it first; `kapelle templates` lists the names."
+        )
+    return name
+
+
+@reports
+def _create(**params: Any) -> Result:
+    name = _require_name(params)
+    spec = {**_spec(name, params, {}), "name": name}
+    with name_options(_OPTIONS):
+        template = DaemonConnection().post("/templates", spec)
+    return Result(template, [plain_line(template["name"])])
+
+
+@reports
+def _edit(**params: Any) -> Result:
+    name = _require_name(params)
+    client = DaemonConnection()
+    earlier = client.get(template_path(name))
+    if params["guidelines_file"] is None:
+        params["guidelines"] = params["guidelines"] or earlier["guidelines"]
+    spec = {**_spec(name, params, earlier), "name": params["rename"] or name}
+    with name_options(_OPTIONS):
+        template = client.put(template_path(name), spec)
+    return Result(template, [plain_line(template["name"])])
+
+
+templates.add_command(
+    CliCommand(
+        "create",
+        params=[*params_of(_OPTIONS), parser.json_option()],
+        callback=_create,
+        help="Create a template: guidelines for one kind of work, with its agent and directory.",
+        examples=['kapelle templates create bugfix "Write a failing test first." -a claude'],
+    )
 )
-templates.command("edit")(
-    _put_command("Change what is given of a template, its name too.", _RENAME)
+templates.add_command(
+    CliCommand(
+        "edit",
+        params=[
+            *params_of(_OPTIONS),
+            CliOption(["rename", "--rename"], metavar="NAME", help="New name of the template."),
+            parser.json_option(),
+        ],
+        callback=_edit,
+        help="Change the fields of a template that are typed, and its name.",
+        examples=["kapelle templates edit bugfix --model large"],
+    )
 )
 
 
-@templates.command()
-def delete(name: TemplateNameArgument) -> CommandOutput:
-    """Delete a template; its tasks keep what it told them."""
-    yield (gone := DaemonConnection().delete(template_path(name)))
-    say(f"{gone['name']} is deleted.")
+@templates.command("delete")
+@name_argument
+@reports
+def delete(name: str) -> Result:
+    """Delete a template; tasks that used it keep their guidelines."""
+    template = DaemonConnection().delete(template_path(name))
+    return Result(template, remarks=[f"{template['name']} is deleted."])

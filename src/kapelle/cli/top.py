@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from kapelle.cli.command import CommandOutput
 from kapelle.cli.figures import format_elapsed, format_usd, now, parse_time
 from kapelle.cli.ids import path_of
 from kapelle.cli.interaction import confirm, read_line
 from kapelle.cli.layout import STATUS_STYLE, format_table, paint
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, reports
 from kapelle.cli.questions import question_lines
+from kapelle.cli.result import Result
 from kapelle.cli.states import describe_activity
 from kapelle.cli.text import cell_width, cut_text, one_line
 from kapelle.cli.view import repository_name
@@ -75,13 +76,20 @@ _HELP = """
 """
 
 
-def top() -> CommandOutput:
-    """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
+@command("top", "kapelle top")
+@reports
+def top() -> Result:
+    """Watch all active work live, with keys to answer, cancel or merge.
 
     Where stdin or stdout is no terminal, it prints how things stand and ends.
     """
     work = _WorkTable(DaemonConnection())
-    yield (items := work.load())
+    items = work.load()
+    return Result(items, _watch_or_list(work, items))
+
+
+def _watch_or_list(work: "_WorkTable", items: "Sequence[WorkJson]") -> Iterator[str]:
+    """Show the work on a screen; where stdin or stdout is no terminal, return a table of it."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
         _run_screen(work)
     elif items:
@@ -103,13 +111,13 @@ class _WorkTable:
 
     def load(self) -> "list[WorkJson]":
         """Request the present state of all items, and return them."""
-        known = {item["id"]: item for item in self.items}
+        previous = {item["id"]: item for item in self.items}
         items = self._list_items("tasks", _OPEN_TASK_STATUSES)
         items |= self._list_items("runs", _OPEN_RUN_STATUSES)
-        if not known:
+        if not previous:
             items |= self._list_items("tasks", sorted(FINAL))
             items |= self._list_items("runs", sorted(FINAL))
-        for item_id, item in known.items():
+        for item_id, item in previous.items():
             if item_id in items:
                 continue
             if item["status"] in FINAL:
@@ -117,8 +125,8 @@ class _WorkTable:
             else:
                 # It has left the list of open work since the last request.
                 items[item_id] = self._client.get(path_of(item_id))
-        shown = {item_id: item for item_id, item in items.items() if _is_shown(item)}
-        self.items = sort_items(shown)
+        visible = {item_id: item for item_id, item in items.items() if _is_visible(item)}
+        self.items = sort_items(visible)
         self.need_count = self._client.get("/needs", {"limit": 1})["rows"]
         return self.items
 
@@ -132,8 +140,8 @@ class _WorkTable:
         if item["status"] not in FINAL or item.get("seen_at"):
             return
         with suppress(KapelleError):  # the table is right without the mark
-            marked = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
-            item["seen_at"] = marked["seen_at"]
+            answer = self._client.post(f"/work/{item['id']}/mark", {"seen": True})
+            item["seen_at"] = answer["seen_at"]
             self.items = sort_items({one["id"]: one for one in self.items})
 
     def start_refreshing(self) -> None:
@@ -189,7 +197,7 @@ def _run_id(item: "WorkJson") -> str | None:
     return item.get("run_id")
 
 
-def _is_shown(item: "WorkJson") -> bool:
+def _is_visible(item: "WorkJson") -> bool:
     """Tell whether an item is open, or has ended a short time ago and is no part of a run."""
     if item["status"] not in FINAL:
         return True
@@ -335,7 +343,7 @@ def _item_lines(
 
 
 class _Action(NamedTuple):
-    """What a key does with an item."""
+    """The command that a key runs on an item."""
 
     word: str
     command: str

@@ -1,171 +1,218 @@
-"""What a repository brings along: `kapelle trust` and `untrust`, the question that a refusal leads
-to, and `kapelle prompts`, its own words for the roles of patterns."""
+"""`kapelle trust` and `untrust`, the question about trust, and `kapelle prompts`."""
 
 import os
 import shlex
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from kapelle.cli.command import CommandOutput, argument, flag
 from kapelle.cli.config import config_file, current
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import data, say
+from kapelle.cli.output import plain_line, say
 from kapelle.cli.pages import columns, whole_list
+from kapelle.cli.parser import argument, command, flag, reports
+from kapelle.cli.result import Result
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import format_count
 from kapelle.home import Home
 
-_WORDS = {
+_STATUS_TEXTS = {
     "trusted": "trusted",
     "changed": "changed since",
     "not_trusted": "not trusted",
     "not_needed": "nothing to execute",
 }
-_MOST_LINES = 20
-
-TrustTarget = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
+_MAX_LINES = 20
 
 
-def trust(
-    directory: TrustTarget = None,
-    show: bool = flag("Only show what could be executed, and what changed."),
-) -> CommandOutput:
-    """Let a repository execute what stands in its .kapelle.
+@command("trust", "kapelle trust --show", "kapelle trust", "kapelle trust list")
+@argument(
+    "directory",
+    metavar="DIR|list",
+    required=False,
+    help="Directory of the repository; by default this one. list shows all trusted ones.",
+)
+@flag("--show", help="What could be executed, and what changed, without a change of trust.")
+@reports
+def trust(directory: str | None, show: bool) -> Result:
+    """Allow a repository to execute what its .kapelle defines.
 
-    These are its commands, agents, variables, MCP servers and patterns. It holds until one of them
-    changes. `kapelle trust list` shows every repository that was trusted.
+    That is: its commands, agents, variables, MCP servers and patterns. Trust ends when one of them
+    changes.
     """
     client = DaemonConnection()
     if directory == "list":
-        nothing = "No repository was trusted yet: kapelle trust DIR"
-        shown = columns("REPOSITORY,STATUS,SINCE", lambda one: [
-            one["directory"],
-            _WORDS[one["status"]] if Path(one["directory"]).is_dir() else "gone",
-            local(one["trusted_at"]),
-        ])  # fmt: skip
-        yield from whole_list(client.get("/trust"), shown, nothing)
-        return
-    [found] = client.get("/trust", {"directory": os.path.abspath(directory or current())})
-    if not show and found["items"]:
-        found = {**_grant(client, found), "difference": found["difference"]}
-    yield found
-    _explain(found, whole=show)
-    place = one_line(found["directory"])
-    if not found["items"]:
-        say(f"{place} has nothing that could be executed, so it needs no trust.")
+        nothing = "No repository is trusted yet: kapelle trust DIR"
+        lines = columns("REPOSITORY,STATUS,SINCE", _repository_cells)
+        return whole_list(client.get("/trust"), lines, nothing)
+    query = {"directory": os.path.abspath(directory or current())}
+    [executable] = client.get("/trust", query)
+    if not show and executable["items"]:
+        executable = {**_grant(client, executable), "difference": executable["difference"]}
+    return Result(executable, remarks=_trust_remarks(executable, show=show))
+
+
+def _repository_cells(repository: dict[str, Any]) -> list[str]:
+    status = "gone"
+    if Path(repository["directory"]).is_dir():
+        status = _STATUS_TEXTS[repository["status"]]
+    return [repository["directory"], status, local(repository["trusted_at"])]
+
+
+def _trust_remarks(executable: dict[str, Any], *, show: bool) -> Iterator[str]:
+    yield from _item_lines(executable, in_full=show)
+    place = one_line(executable["directory"])
+    if not executable["items"]:
+        yield f"{place} has nothing that could be executed, so it needs no trust."
     elif show:
-        say(f"{place}: {_WORDS[found['status']]}.")
+        yield f"{place}: {_STATUS_TEXTS[executable['status']]}."
     else:
-        items = format_count(len(found["items"]), "item")
-        say(f"{place} is trusted: it may now run the {items} above.")
+        items = format_count(len(executable["items"]), "item")
+        yield f"{place} is trusted: it may now run the {items} above."
 
 
-def untrust(directory: TrustTarget = None) -> CommandOutput:
-    """Trust a repository no more; what it runs already goes on."""
+@command("untrust", "kapelle untrust")
+@argument(
+    "directory",
+    metavar="DIR",
+    required=False,
+    help="Directory of the repository; by default this one.",
+)
+@reports
+def untrust(directory: str | None) -> Result:
+    """Withdraw trust from a repository; running work goes on."""
     place = os.path.abspath(directory or current())
-    yield (left := DaemonConnection().delete("/trust", {"directory": place}))
-    if left["status"] == "trusted":
-        say("It is no longer kept as trusted, but KAPELLE_TRUST of the daemon still names it.")
-    else:
-        say(f"{one_line(left['directory'])} is not trusted any more.")
+    answer = DaemonConnection().delete("/trust", {"directory": place})
+    remark = f"{one_line(answer['directory'])} is not trusted any more."
+    if answer["status"] == "trusted":
+        remark = "Its record is removed, but KAPELLE_TRUST of the daemon still trusts it."
+    return Result(answer, remarks=[remark])
 
 
 def ask(refusal: NotTrusted) -> bool:
-    """Show what a repository would execute and ask whether it may; False without a terminal."""
+    """Show what a repository would execute, and ask whether it may.
+
+    Return False without a terminal.
+    """
     from kapelle.settings.trust import VARIABLE, is_trusted_by
 
-    # The last word of what to type is the place.
-    [*_, place] = shlex.split(refusal.hint or "")
+    # The last word of the hint is the place.
+    place = shlex.split(refusal.hint or "")[-1]
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         if is_trusted_by(os.environ, Path(place)):
-            say(f"The daemon was started without {VARIABLE}, so it does not count: kapelle stop")
+            say(f"The daemon was started without {VARIABLE}, so it does not apply: kapelle stop")
         return False
     client = DaemonConnection()
-    [found] = client.get("/trust", {"directory": place})
-    say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
-    _explain(found)
-    if not typer.confirm("Do you trust it?", default=False, err=True):
+    [executable] = client.get("/trust", {"directory": place})
+    status = _STATUS_TEXTS[executable["status"]]
+    say(f"{one_line(executable['directory'])} is {status}. It could execute:")
+    for line in _item_lines(executable, in_full=False):
+        say(line)
+    if not click.confirm("Do you trust it?", default=False, err=True):
         return False
-    _grant(client, found)
+    _grant(client, executable)
     return True
 
 
-def _grant(client: DaemonConnection, found: dict[str, Any]) -> dict[str, Any]:
-    body = {"directory": found["directory"], "digest": found["digest"]}
-    granted: dict[str, Any] = client.post("/trust", body)
-    return granted
+def _grant(client: DaemonConnection, executable: dict[str, Any]) -> dict[str, Any]:
+    body = {"directory": executable["directory"], "digest": executable["digest"]}
+    answer: dict[str, Any] = client.post("/trust", body)
+    return answer
 
 
-def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
-    """What stands there, each thing in a line or whole, or of what changed what went and came."""
-    items = [(item["name"], item["text"].splitlines()) for item in found["items"]]
-    lines = found["difference"] or [
-        f"{name}: {line}" if whole else f"{name} ({format_count(len(text), 'line')})"
-        if len(text) > 1 else f"{name} = {line}"
-        for name, text in items
-        for line in (text if whole else text[:1] or [""])
-    ]  # fmt: skip
-    most = len(lines) if whole else _MOST_LINES
-    for line in lines[:most]:
-        say(f"  {one_line(line)}")
-    if len(lines) > most:
-        say(f"  and {format_count(len(lines) - most, 'line')} more: kapelle trust --show")
+def _item_lines(executable: dict[str, Any], *, in_full: bool) -> Iterator[str]:
+    """Return what a repository could execute, or the difference to what was trusted.
 
-
-def prompts(
-    name: str | None = argument("[PATTERN[/ROLE]]", "Whose; by default all."),
-    copy: bool = flag("Copy it to .kapelle/prompts, where it can be changed."),
-) -> CommandOutput:
-    """Show what the roles of patterns are told, and copy it to change it.
-
-    A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository stands instead of the built-in
-    text.
+    Unless in full, long items and long lists are shortened.
     """
-    from kapelle.patterns import registry
+    lines = executable["difference"]
+    if not lines:
+        lines = []
+        for item in executable["items"]:
+            lines += _lines_of_item(item["name"], item["text"].splitlines(), in_full=in_full)
+    limit = len(lines) if in_full else _MAX_LINES
+    for line in lines[:limit]:
+        yield f"  {one_line(line)}"
+    if len(lines) > limit:
+        yield f"  and {format_count(len(lines) - limit, 'line')} more: kapelle trust --show"
+
+
+def _lines_of_item(name: str, text: Sequence[str], *, in_full: bool) -> list[str]:
+    if in_full:
+        return [f"{name}: {line}" for line in text]
+    if len(text) > 1:
+        return [f"{name} ({format_count(len(text), 'line')})"]
+    return [f"{name} = {''.join(text)}"]
+
+
+@command("prompts", "kapelle prompts", "kapelle prompts loop --copy")
+@argument(
+    "name",
+    metavar="PATTERN[/ROLE]",
+    required=False,
+    help="Pattern, or a role of it; by default all.",
+)
+@flag("--copy", help="Copy the prompts to .kapelle/prompts, where they can be changed.")
+@reports
+def prompts(name: str | None, copy: bool) -> Result:
+    """Show the prompts of pattern roles, and copy them for editing.
+
+    A file .kapelle/prompts/PATTERN/ROLE.md of a trusted repository replaces the built-in prompt.
+    """
     from kapelle.settings.trust import determine_standing, find_executable
 
-    built_in = {f"{one.name}/{role}": text for one in registry.load_built_in()
-                for role, text in one.prompts.items()}  # fmt: skip
-    asked = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
-    found = find_executable(Home.default(), current())
-    own = found.prompts
-    trusted = determine_standing(Home.default(), found, os.environ) == "trusted"
-    if not asked:
-        raise NotFound(f"There is no prompt {name!r}.", hint="kapelle prompts lists them.")
+    built_in = _built_in_prompts()
+    chosen = {key: text for key, text in built_in.items() if name in {None, key, key.split("/")[0]}}
+    if not chosen:
+        raise NotFound(f"There is no prompt {name!r}.", hint="`kapelle prompts` lists the prompts.")
     if copy:
-        place = config_file(current()).parent / "prompts"
-        for key, text in asked.items():
-            path = place / f"{key}.md"
-            if path.exists():
-                raise Conflict(f"{path} is there already.", hint="Change it, or delete it first.")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{text}\n", encoding="utf-8")
-            say(f"{path} is yours to change; then: kapelle trust")
-        yield [str(place / f"{key}.md") for key in asked]
-        return
-    told = [
-        {
-            "name": key,
-            "text": own.get(key, text) if trusted else text,
-            "own": trusted and key in own,
-        }
-        for key, text in asked.items()
-    ]
-    if name is None:
-        unknown = sorted(set(own) - set(built_in))
-    else:
-        unknown = []
-    yield {"prompts": told, "unknown": unknown}
+        return _copy_prompts(chosen)
+    executable = find_executable(Home.default(), current())
+    own = executable.prompts
+    is_trusted = determine_standing(Home.default(), executable, os.environ) == "trusted"
+    views = []
+    for key, text in chosen.items():
+        is_own = is_trusted and key in own
+        views.append({"name": key, "text": own[key] if is_own else text, "own": is_own})
+    unknown = sorted(set(own) - set(built_in)) if name is None else []
+    data = {"prompts": views, "unknown": unknown}
     if name in built_in:
-        data(str(told[0]["text"]).rstrip())
-    else:
-        rows = [(str(one["name"]), ".kapelle" if one["own"] else "built in") for one in told]
-        yield from table(["PROMPT", "FROM"], rows)
-        if own and not trusted:
-            say(f"Not used, for it is not trusted: {', '.join(sorted(own))}. `kapelle trust`")
-        for key in unknown:
-            say(f".kapelle/prompts/{key}.md is for no role of a pattern that Kapelle has.")
+        return Result(data, [plain_line(str(views[0]["text"]).rstrip())])
+    rows = [(str(view["name"]), ".kapelle" if view["own"] else "built in") for view in views]
+    remarks = []
+    if own and not is_trusted:
+        names = ", ".join(sorted(own))
+        remarks.append(f"Not used, because the repository is not trusted: {names}. `kapelle trust`")
+    for key in unknown:
+        remarks.append(f".kapelle/prompts/{key}.md is for no role of a known pattern.")
+    return Result(data, table(["PROMPT", "FROM"], rows), remarks)
+
+
+def _built_in_prompts() -> dict[str, str]:
+    """Return the prompts of all built-in patterns as PATTERN/ROLE."""
+    from kapelle.patterns import registry
+
+    prompts = {}
+    for pattern in registry.load_built_in():
+        for role, text in pattern.prompts.items():
+            prompts[f"{pattern.name}/{role}"] = text
+    return prompts
+
+
+def _copy_prompts(texts: Mapping[str, str]) -> Result:
+    """Write prompts to .kapelle/prompts; raises Conflict for one that is there already."""
+    directory = config_file(current()).parent / "prompts"
+    paths = []
+    for key, text in texts.items():
+        path = directory / f"{key}.md"
+        if path.exists():
+            raise Conflict(f"{path} is there already.", hint="Change it, or delete it first.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
+        say(f"{path} is yours to change; then: kapelle trust")
+        paths.append(str(path))
+    return Result(paths)

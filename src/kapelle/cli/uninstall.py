@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from kapelle.cli.command import CommandOutput, flag
 from kapelle.cli.daemon import installed_unit, stop_daemon
 from kapelle.cli.figures import format_size
 from kapelle.cli.interaction import can_ask, confirm
 from kapelle.cli.mcp import configured_clients, remove_entry
 from kapelle.cli.output import say
+from kapelle.cli.parser import command, flag, reports
+from kapelle.cli.result import Result
 from kapelle.cli.view import repository_path
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
@@ -84,12 +85,16 @@ class UninstallPlan:
         return any(Path(name).name != self.home.config.name for name in self.configuration)
 
 
-def uninstall(
-    keep_work: bool = flag("Keep unmerged branches, archived content, own patterns and prompts."),
-    dry_run: bool = flag("Only list what would be removed."),
-    yes: bool = flag("Remove it without asking.", "--yes", "-y"),
-) -> CommandOutput:
-    """Stop the daemon and remove what Kapelle has left on this machine.
+@command("uninstall", "kapelle uninstall --dry-run", "kapelle uninstall --keep-work")
+@flag(
+    "--keep-work",
+    help="Keep unmerged branches, archived content, your own patterns and prompts.",
+)
+@flag("--dry-run", help="A list of what would be removed, without a change.")
+@flag("--yes", "-y", help="Remove it without a question.")
+@reports
+def uninstall(keep_work: bool, dry_run: bool, yes: bool) -> Result:
+    """Stop the daemon and remove Kapelle's files from this machine.
 
     It lists everything first and asks: worktrees, branches, refs/kapelle, the service, entries in
     the files of MCP clients and shells, stored API keys, the user's configuration with its own
@@ -103,17 +108,15 @@ def uninstall(
         owners = _list_work()
     plan = _make_plan(home, owners, keep_work)
     if dry_run:
-        yield plan.as_json()
-        yield from _plan_lines(plan)
-        return
+        return Result(plan.as_json(), _plan_lines(plan))
     if not yes and not _confirm(plan):
-        yield {**plan.as_json(), "removed": False}
-        say("Nothing was removed.")
-        return
+        return Result({**plan.as_json(), "removed": False}, remarks=["Nothing was removed."])
     _remove(home, owners, keep_work)
-    yield {**plan.as_json(), "removed": True}
-    say("Kapelle is uninstalled. The program itself is removed by the tool that installed it:")
-    say("  pipx uninstall kapelle, or uv tool uninstall kapelle")
+    remarks = [
+        "Kapelle is uninstalled. The program itself is removed by the tool that installed it:",
+        "  pipx uninstall kapelle, or uv tool uninstall kapelle",
+    ]
+    return Result({**plan.as_json(), "removed": True}, remarks=remarks)
 
 
 def _make_plan(home: Home, owners: WorkIdsByRepository, keep_work: bool) -> UninstallPlan:

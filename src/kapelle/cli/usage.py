@@ -1,12 +1,13 @@
 """`kapelle usage` and `kapelle report`."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from kapelle.cli.command import CommandOutput, option
-from kapelle.cli.format import clean, cost, one_line
-from kapelle.cli.ids import completing
-from kapelle.cli.output import say
-from kapelle.cli.pages import RepositoryOption, repository_filter
+from kapelle.cli.format import clean, cost, one_line, paint, table
+from kapelle.cli.ids import complete
+from kapelle.cli.pages import repository_filter, repository_option
+from kapelle.cli.parser import command, complete_choice, option, reports
+from kapelle.cli.result import Result
 from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.text import format_count
@@ -16,99 +17,141 @@ _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turn
 _HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
 _LONGEST_KEY = 60
 
+_until_option = option(
+    "--until", metavar="TIME", help="End of the period; the whole of a day is included."
+)
 
+
+@command("usage", "kapelle usage --since 7d", "kapelle usage --by model --across day")
+@option(
+    "--by",
+    metavar="|".join(PROPERTIES),
+    default="agent",
+    help="Property to add up by; a day is one of UTC.",
+    shell_complete=complete_choice(PROPERTIES),
+)
+@option(
+    "--across",
+    metavar="PROPERTY",
+    help="Second property: one row for each pair, such as agent and day.",
+    shell_complete=complete_choice(PROPERTIES),
+)
+@option(
+    "--since",
+    "start",
+    metavar="TIME",
+    help="Beginning of the period: 7d or 12h ago, or a date such as 2026-11-01.",
+)
+@_until_option
+@option("--agent", metavar="NAME", help="Agent to consider.")
+@option("--model", metavar="NAME", help="Model to consider.")
+@option("--project", metavar="NAME", help="Project to consider.")
+@repository_option
+@option("--task", metavar="ID", help="Task to consider.", shell_complete=complete("tasks"))
+@option("--run", metavar="ID", help="Run to consider, with the runs inside it.")
+@reports
 def usage(
-    by: str = option("|".join(PROPERTIES), "What to add up by; a day is UTC's.", default="agent"),
-    across: str | None = option(
-        "PROPERTY", "A second one: a row for each pair, such as agent and day."
-    ),
-    start: str | None = option("WHEN", "From 7d or 12h ago, or 2026-11-01, on.", "--since"),
-    until: str | None = option("WHEN", "Up to then; a day is included."),
-    agent: str | None = option("NAME", "Only this agent's."),
-    model: str | None = option("NAME", "Only this model's."),
-    project: str | None = option("NAME", "Only this project's."),
-    repository: RepositoryOption = None,
-    task: str | None = option("ID", "Only this task's.", autocompletion=completing("tasks")),
-    run: str | None = option("ID", "Only this run's and those inside it."),
-) -> CommandOutput:
-    """Show what was used: tokens, turns and money.
+    by: str,
+    across: str | None,
+    start: str | None,
+    until: str | None,
+    agent: str | None,
+    model: str | None,
+    project: str | None,
+    repository: str | None,
+    task: str | None,
+    run: str | None,
+) -> Result:
+    """Show used tokens, turns and money.
 
-    Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
-    zero; prices of your own go into [prices] of the configuration.
+    Cached tokens are among the input tokens. An unknown cost is shown as unknown, not as zero; your
+    own prices go into [prices] of the configuration.
     """
-    given = {"agent": agent, "model": model, "project": project, "task": task, "run": run}
-    filters = {n: not_empty(text, f"--{n}") for n, text in given.items() if text is not None}
-    times = {"since": since(start, "--since"), "until": since(until, "--until")}
-    query = {"by": choice("--by", by.lower(), PROPERTIES), **filters, **times}
-    query["repository"] = repository_filter(repository)
+    filters = {"agent": agent, "model": model, "project": project, "task": task, "run": run}
+    for name, text in filters.items():
+        optional(not_empty, text, f"--{name}")
+    query = {
+        **{name: text for name, text in filters.items() if text is not None},
+        "by": choice("--by", by.lower(), PROPERTIES),
+        "since": since(start, "--since"),
+        "until": since(until, "--until"),
+        "repository": repository_filter(repository),
+    }
     if across is not None:
         query["across"] = choice("--across", across.lower(), PROPERTIES)
-    yield (report := DaemonConnection().get("/usage", query))
-    if report["rows"]:
-        yield from lines(report)
-    else:
-        say("Nothing was used: there are no such attempts.")
-    if silent := report["total"]["unreported"]:
-        say(f"{format_count(silent, 'attempt')} told nothing about usage.")
+    answer = DaemonConnection().get("/usage", query)
+    lines = usage_lines(answer) if answer["rows"] else []
+    return Result(answer, lines, _usage_remarks(answer))
 
 
-def report(
-    start: str = option(
-        "WHEN", "From 12h or 7d ago, or 2026-11-01T18:00, on.", "--since", default="24h"
-    ),
-    until: str | None = option("WHEN", "Up to then; a day is included."),
-    project: str | None = option("NAME", "Only this project's."),
-    repository: RepositoryOption = None,
-) -> CommandOutput:
-    """Tell what was asked for, done, proven and spent, and what needs you.
-
-    It is Markdown: `kapelle report --since 12h > night.md`. What was not verified is said to be so,
-    and whatever failed has its reason and what to type next.
-    """
-    times = {"since": since(start, "--since"), "until": since(until, "--until")}
-    query = {**times, "project": optional(not_empty, project, "--project")}
-    query["repository"] = repository_filter(repository)
-    yield (found := DaemonConnection().get("/report", query))
-    yield from clean(found["markdown"]).splitlines()
-
-
-def lines(report: dict[str, Any]) -> list[str]:
-    """The table, with a total below where there is more than one row."""
-    from kapelle.cli.format import paint, table
-
-    names = [name for name in (report["by"], report["across"]) if name]
-    rows = [[*_keys(names, row), *_cells(row)] for row in report["rows"]]
-    several = len(rows) > 1
-    if several:
-        rows.append(["total", *[""] * (len(names) - 1), *_cells(report["total"])])
-    header = [*(name.upper() for name in names), *_HEADER]
-    shown = table(header, rows, right=range(len(names), len(header) - 1))
-    if several:
-        return [*shown[:-1], paint(shown[-1], "bold")]
-    return shown
-
-
-def _keys(names: list[str], row: dict[str, Any]) -> list[str]:
-    found = []
-    for name, key in zip(names, (row["key"], row["across"]), strict=False):
-        if name == "task" and row["title"]:
-            title = f" {row['title']}"
-        else:
-            title = ""
-        if name == "model":
-            nothing = "(unknown)"
-        else:
-            nothing = "(none)"
-        found.append(nothing if key is None else one_line(f"{key}{title}", _LONGEST_KEY))
-    return found
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    # Whoever told nothing may have used much.
-    silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
-    attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
+def _usage_remarks(answer: dict[str, Any]) -> Iterator[str]:
+    if not answer["rows"]:
+        yield "Nothing was used: there are no such attempts."
+    silent = answer["total"]["unreported"]
     if silent:
-        used = ["-"] * len(others)
-    else:
-        used = others
-    return [attempts, *used, cost(row["cost_usd"], row["unknown_cost"] + row["unreported"])]
+        yield f"{format_count(silent, 'attempt')} reported no usage."
+
+
+@command("report", "kapelle report --since 12h > night.md")
+@option(
+    "--since",
+    "start",
+    metavar="TIME",
+    default="24h",
+    help="Beginning of the period: 12h or 7d ago, or a time such as 2026-11-01T18:00.",
+)
+@_until_option
+@option("--project", metavar="NAME", help="Project to report about.")
+@repository_option
+@reports
+def report(start: str, until: str | None, project: str | None, repository: str | None) -> Result:
+    """Report what was done, verified and spent, and what needs you.
+
+    The report is Markdown. It marks unverified work, and gives the reason and the next command of
+    everything that failed.
+    """
+    query = {
+        "since": since(start, "--since"),
+        "until": since(until, "--until"),
+        "project": optional(not_empty, project, "--project"),
+        "repository": repository_filter(repository),
+    }
+    answer = DaemonConnection().get("/report", query)
+    return Result(answer, clean(answer["markdown"]).splitlines())
+
+
+def usage_lines(report: dict[str, Any]) -> list[str]:
+    """Return the table of a usage report, with a total below if it has several rows."""
+    names = [name for name in (report["by"], report["across"]) if name]
+    rows = [[*_key_cells(names, row), *_number_cells(row)] for row in report["rows"]]
+    has_total = len(rows) > 1
+    if has_total:
+        blanks = [""] * (len(names) - 1)
+        rows.append(["total", *blanks, *_number_cells(report["total"])])
+    header = [*(name.upper() for name in names), *_HEADER]
+    lines = table(header, rows, right=range(len(names), len(header) - 1))
+    if has_total:
+        lines[-1] = paint(lines[-1], "bold")
+    return lines
+
+
+def _key_cells(names: list[str], row: dict[str, Any]) -> list[str]:
+    """Return the properties that a row is about."""
+    cells = []
+    for name, key in zip(names, (row["key"], row["across"]), strict=False):
+        if key is None:
+            cells.append("(unknown)" if name == "model" else "(none)")
+        elif name == "task" and row["title"]:
+            cells.append(one_line(f"{key} {row['title']}", _LONGEST_KEY))
+        else:
+            cells.append(one_line(str(key), _LONGEST_KEY))
+    return cells
+
+
+def _number_cells(row: dict[str, Any]) -> list[str]:
+    attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
+    # An agent that reported nothing may have used much.
+    is_silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
+    if is_silent:
+        others = ["-"] * len(others)
+    return [attempts, *others, cost(row["cost_usd"], row["unknown_cost"] + row["unreported"])]

@@ -1,5 +1,4 @@
-"""What people type, turned into what the API takes: values of options, and texts for agents, which
-are an argument, a file or stdin, and exactly one of them."""
+"""Typed words as values for the API, and texts for agents from an argument, a file or stdin."""
 
 import json
 import math
@@ -20,49 +19,54 @@ from kapelle.domain.times import format_duration, parse_duration, parse_moment
 
 Value = TypeVar("Value")
 
-# What the agents set in the environment of the commands that they execute.
-_CALLERS = {
+# Variables that agents set in the environment of the commands that they execute.
+_AGENT_VARIABLES = {
     "claude": {"CLAUDECODE", "CLAUDE_CODE", "CLAUDE_SESSION_ID"},
     "codex": {"CODEX_RUN_ID", "CODEX_SESSION_ID", "CODEX_SANDBOX"},
     "gemini": {"GEMINI_CLI"},
     "opencode": {"OPENCODE", "OPENCODE_RUN_ID"},
     "qwen": {"QWEN_CODE"},
 }
-LONGEST_S = 31_536_000.0
+MAX_DURATION_S = 31_536_000.0
+MAX_PROMPT_BYTES = 1_000_000
 
 
 def refuse(*mistakes: tuple[object, str, str]) -> None:
-    """Raise the first of several mistakes that was made: whether it was, its words, what to type
-    instead."""
-    for is_made, words, hint in mistakes:
-        if is_made:
-            raise InvalidInput(words, hint=hint)
+    """Raise InvalidInput for the first mistake that was made.
+
+    A mistake is a condition that is true if it was made, a message and a hint.
+    """
+    for is_mistake, message, hint in mistakes:
+        if is_mistake:
+            raise InvalidInput(message, hint=hint)
 
 
 def duration_s(text: str, option: str = "the duration", *, least: float | None = None) -> float:
-    """Seconds from 90, 90s, 10m, 2h or 1h30m: at least so many, else more than 0."""
+    """Return the seconds of a duration such as 90, 90s, 10m, 2h or 1h30m.
+
+    The duration must be at least `least`, or more than 0 without it.
+    """
     typed = text.strip().lower()
     hint = "Write it like 90, 90s, 10m or 2h."
     try:
         seconds = float(typed)
     except ValueError:
-        found = parse_duration(typed)
-        seconds = math.nan if found is None else found
+        parsed = parse_duration(typed)
+        seconds = math.nan if parsed is None else parsed
+    minimum = "more than 0"
     if least:
-        some = f"at least {format_duration(least)}"
-    else:
-        some = "more than 0"
-    outside = f"{option} must be {some} and at most a year, not {text!r}."
+        minimum = f"at least {format_duration(least)}"
+    outside = f"{option} must be {minimum} and at most a year, not {text!r}."
     refuse(
         (not math.isfinite(seconds), f"{option} is not a duration: {text!r}.", hint),
-        (not (least or 0) <= seconds <= LONGEST_S, outside, hint),
+        (not (least or 0) <= seconds <= MAX_DURATION_S, outside, hint),
         (seconds == 0 and least is None, outside, hint),
     )
     return seconds
 
 
 def since(text: str | None, option: str) -> str | None:
-    """A moment for the API: so long ago (7d, 12h), a date, or a time."""
+    """Return a past moment for the API: a duration ago (7d, 12h), a date, or a time."""
     if text is None:
         return None
     typed = text.strip()
@@ -79,24 +83,24 @@ def since(text: str | None, option: str) -> str | None:
 
 
 def future_time(text: str, option: str, zone_name: str | None) -> str:
-    """A moment for the API: in so long, the next time a clock shows this, or a date with a time.
+    """Return a future moment for the API: after a duration, at a time of day, or on a date.
 
-    What says no zone of its own is meant in the zone that is given, or in UTC.
+    A time without a zone is one of the named zone, or of UTC.
     """
     typed = text.strip()
     if parse_duration(typed) is not None:
         return (now() + timedelta(seconds=duration_s(typed, option))).isoformat()
     place = UTC if zone_name is None else zone(zone_name)
     try:
-        found = parse_moment(typed, now(), place)
+        moment = parse_moment(typed, now(), place)
     except (ValueError, OverflowError):
-        found = now()
-    if found <= now():
+        moment = now()
+    if moment <= now():
         raise InvalidInput(
-            f"{option} {text!r} is not a time to come.",
+            f"{option} {text!r} is not a time in the future.",
             hint=f"Write {option} 2h, {option} 18:30 or {option} 2030-01-31T18:30.",
         )
-    return found.isoformat()
+    return moment.isoformat()
 
 
 def is_time(text: str) -> bool:
@@ -113,7 +117,7 @@ def is_time(text: str) -> bool:
 
 
 def zone(name: str) -> tzinfo:
-    """The time zone of this name, which must be one that this machine knows."""
+    """Return the time zone of a name, which this machine must know."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -128,102 +132,121 @@ def zone(name: str) -> tzinfo:
 
 
 def number(text: str, option: str) -> float:
-    """A number; where it means seconds, a duration such as 10m will do."""
+    """Return a number; an option of seconds also takes a duration such as 10m."""
     try:
-        found = float(text)
+        parsed = float(text)
     except ValueError:
         if option.endswith(("-s", "-seconds")):
             return duration_s(text, option)
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         raise InvalidInput(
             f"{option} is not a number: {text!r}.", hint=f"Write {option} 100 or {option} 0.95."
         )
-    return found
+    return parsed
 
 
 def usd(text: str, option: str) -> float:
-    """US dollars from 5, 0.25 or $5; how many they may be, the daemon says."""
+    """Return US dollars from 5, 0.25 or $5; the daemon knows the limits."""
     return number(text.strip().removeprefix("$"), option)
 
 
-def choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
-    """The value itself, which must be one of a few."""
-    if value is not None and value not in allowed:
-        *most, last = allowed
+def choice(option: str, value: str | None, choices: Sequence[str]) -> str | None:
+    """Return a value, which must be one of a few."""
+    if value is not None and value not in choices:
+        *others, last = choices
         raise InvalidInput(
-            f"{option} cannot be {value!r}.", hint=f"Use {', '.join(most)} or {last}."
+            f"{option} cannot be {value!r}.", hint=f"Use {', '.join(others)} or {last}."
         )
     return value
 
 
 def agent(text: str, option: str) -> str | None:
-    """An agent's name; auto is the agent that this was called by, or the configured one."""
+    """Return the name of an agent; for auto the agent that calls Kapelle, or None for the default.
+
+    Agents are recognized by the variables that they set for their commands.
+    """
     if text != "auto":
         return not_empty(text, option)
-    return next((name for name, marks in _CALLERS.items() if marks & os.environ.keys()), None)
+    for name, variables in _AGENT_VARIABLES.items():
+        if variables & os.environ.keys():
+            return name
+    return None
 
 
 def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:
-    """NAME=COMMAND, split as a shell would, or NAME=URL, as the API takes them."""
+    """Return MCP servers from NAME=COMMAND, split as by a shell, or NAME=URL."""
     example = f'Write {option} docs="npx -y some-server" or {option} docs=https://…'
     servers: dict[str, Any] = {}
-    for name, value in _named(entries, option, example):
-        told = (value or "").strip()
-        refuse((not told, f"{option} {name!r} needs a server.", example))
-        is_url = re.match(r"https?://", told)
+    for name, value in _split_pairs(entries, option, example):
+        server = (value or "").strip()
+        refuse((not server, f"{option} {name!r} needs a server.", example))
+        if re.match(r"https?://", server):
+            servers[name] = {"url": server}
+            continue
         try:
-            servers[name] = {"url": told} if is_url else {"command": shlex.split(told)}
+            servers[name] = {"command": shlex.split(server)}
         except ValueError as error:
-            words = f"{option} {name}: the command cannot be read: {str(error).lower()}."
-            raise InvalidInput(words, hint="Close every quotation mark.") from None
+            message = f"{option} {name}: the command cannot be read: {str(error).lower()}."
+            raise InvalidInput(message, hint="Close every quotation mark.") from None
     return servers
 
 
 def environment(entries: Iterable[str], option: str = "--env") -> dict[str, str]:
-    """NAME=VALUE as given, NAME alone with its value in our own environment."""
-    chosen = {}
-    for name, value in _named(entries, option, f"Write {option} NAME=VALUE or {option} NAME."):
-        hint = f"Write {option} {name}=VALUE, or export it first."
-        unset = value is None and name not in os.environ
-        refuse((unset, f"{option} {name}: this variable is not set here.", hint))
-        chosen[name] = os.environ[name] if value is None else value
-    return chosen
+    """Return variables from NAME=VALUE; NAME alone has the value of our own environment."""
+    variables = {}
+    for name, value in _split_pairs(
+        entries, option, f"Write {option} NAME=VALUE or {option} NAME."
+    ):
+        if value is None:
+            hint = f"Write {option} {name}=VALUE, or export it first."
+            is_unset = name not in os.environ
+            refuse((is_unset, f"{option} {name}: this variable is not set here.", hint))
+            value = os.environ[name]
+        variables[name] = value
+    return variables
 
 
 def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
-    """KEY=VALUE pairs, in whose values further equal signs may stand, or objects of texts."""
-    objects = [json_or_text(entry, option) for entry in entries if entry.lstrip().startswith("{")]
+    """Return pairs from NAME=VALUE and from JSON objects of texts."""
     hint = f"Write {option} NAME=VALUE."
-    texts = all(isinstance(value, str) for one in objects for value in one.values())
-    refuse((not texts, f"{option} holds texts only.", hint))
-    found: dict[str, str] = {name: value for one in objects for name, value in one.items()}
-    plain = (entry for entry in entries if not entry.lstrip().startswith("{"))
-    for name, value in _named(plain, option, hint):
-        refuse((value is None, f"{option} {name!r} is not a pair.", hint))
-        found[name] = value or ""
-    return found
-
-
-def _named(entries: Iterable[str], option: str, hint: str) -> Iterator[tuple[str, str | None]]:
-    """Names with what stands behind an equal sign, each of them once.
-
-    That may hold a secret, so only the name is ever shown.
-    """
-    seen = set()
+    values: dict[str, str] = {}
+    plain = []
     for entry in entries:
-        name, given, value = entry.partition("=")
+        if not entry.lstrip().startswith("{"):
+            plain.append(entry)
+            continue
+        fields = json_or_text(entry, option)
+        has_others = not all(isinstance(value, str) for value in fields.values())
+        refuse((has_others, f"{option} takes texts only.", hint))
+        values.update(fields)
+    for name, value in _split_pairs(plain, option, hint):
+        refuse((value is None, f"{option} {name!r} is not a pair.", hint))
+        values[name] = value or ""
+    return values
+
+
+def _split_pairs(
+    entries: Iterable[str], option: str, hint: str
+) -> Iterator[tuple[str, str | None]]:
+    """Return names with the values behind an equal sign; each name may stand there once.
+
+    A value may be a secret, so errors show only the name.
+    """
+    names = set()
+    for entry in entries:
+        name, equal_sign, value = entry.partition("=")
         name = name.strip()
         refuse(
             (not name, f"{option} needs a name.", hint),
-            (name in seen, f"{option} {name} is there twice.", "Write each name once."),
+            (name in names, f"{option} {name} is there twice.", "Write each name once."),
         )
-        seen.add(name)
-        yield name, value if given else None
+        names.add(name)
+        yield name, value if equal_sign else None
 
 
 def json_or_text(text: str, option: str) -> Any:
-    """JSON where it looks like it; a plain text is left to the pattern, as a short form."""
+    """Return the JSON value that a text looks like, else the text."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -233,50 +256,53 @@ def json_or_text(text: str, option: str) -> Any:
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """An object that holds something: as it was typed, or in the file of this name."""
+    """Return a JSON object that is not empty, from its text or from a file of this name."""
     hint = 'It is an object, such as {"type": "object", "properties": {…}}.'
-    is_typed = text.lstrip().startswith("{")
-    if is_typed:
-        shown = option
-    else:
-        shown = f"{option} {text}"
+    is_inline = text.lstrip().startswith("{")
+    name = option if is_inline else f"{option} {text}"
     try:
-        found = json.loads(text if is_typed else Path(text).read_text(encoding="utf-8"))
+        content = text if is_inline else Path(text).read_text(encoding="utf-8")
+        value = json.loads(content)
     except OSError as error:
         raise InvalidInput(
-            f"{shown} cannot be read: {error.strerror}.", hint="Check its name."
+            f"{name} cannot be read: {error.strerror}.", hint="Check its name."
         ) from None
     except ValueError as error:
-        raise InvalidInput(f"{shown} is not JSON: {error}.", hint=hint) from None
-    if not isinstance(found, dict) or not found:
-        raise InvalidInput(f"{shown} is not a schema.", hint=hint)
-    return found
+        raise InvalidInput(f"{name} is not JSON: {error}.", hint=hint) from None
+    if not isinstance(value, dict) or not value:
+        raise InvalidInput(f"{name} is not a schema.", hint=hint)
+    return value
 
 
 def texts_or_objects(entries: Iterable[str], option: str) -> list[Any]:
-    """Texts that were repeated, separated by commas, or both, and objects in JSON."""
-    found: list[Any] = []
+    """Return texts that were repeated or separated by commas, and JSON objects."""
+    items: list[Any] = []
     for entry in entries:
-        is_object = entry.lstrip().startswith("{")
-        found += [json_or_text(entry, option)] if is_object else separated([entry], option)
-    return found
+        if entry.lstrip().startswith("{"):
+            items.append(json_or_text(entry, option))
+        else:
+            items += separated([entry], option)
+    return items
 
 
 def separated(entries: Iterable[str], what: str) -> list[str]:
-    """Values that were repeated, separated by commas, or both, in their order.
+    """Return values that were repeated, separated by commas, or both.
 
-    An empty one is refused: in a script it is what an earlier command failed to print.
+    Raises InvalidInput for an empty value: in a script it comes from a command that failed.
     """
-    return [not_empty(part.strip(), what) for entry in entries for part in entry.split(",")]
+    items = []
+    for entry in entries:
+        items += [not_empty(part.strip(), what) for part in entry.split(",")]
+    return items
 
 
 def listed(entries: Iterable[str], what: str) -> list[str]:
-    """Values that were repeated, separated by commas, or both; each counts once."""
+    """Return values that were repeated, separated by commas, or both; each once."""
     return list(dict.fromkeys(separated(entries, what)))
 
 
 def not_empty(text: str, what: str) -> str:
-    """The text itself, which must hold something."""
+    """Return a text; raises InvalidInput if it is empty."""
     if not text.strip():
         raise InvalidInput(
             f"{what} is empty.",
@@ -286,70 +312,72 @@ def not_empty(text: str, what: str) -> str:
 
 
 def optional(read: Callable[[str, str], Value], text: str | None, option: str) -> Value | None:
-    """What was typed as one of these reads it; None where nothing was."""
+    """Return the value of a text by a reader of this module; None without a text."""
     if text is None:
         return None
     return read(text, option)
 
 
-MAX_PROMPT_BYTES = 1_000_000
-
-
 def read_prompt(
     argument: str | None, file: Path | None, hint: str = "", noun: str = "prompt"
 ) -> str:
-    """The prompt as text, from stdin for -; refuses none, two at once, and more than 1 MB.
+    """Return a prompt from an argument, a file, or stdin (-).
 
-    The hint tells how to give one, and noun what it is called in what is said of it.
+    Raises InvalidInput without a prompt, for two at once, and for more than 1 MB. The hint tells
+    how to give a prompt; noun is its name in the messages.
     """
     if argument is not None and file is not None:
         raise InvalidInput(f"The {noun} was given twice, as an argument and as a file.", hint=hint)
-    is_piped = argument == "-" or file == Path("-")
-    if file is not None and not is_piped:
-        raw = read_bytes(file, f"The {noun} file {file}", MAX_PROMPT_BYTES)
-    elif argument is not None and not is_piped:
-        raw = os.fsencode(argument)
-    elif is_piped or _something_on_stdin():
-        raw = read_bytes(None, "Standard input", MAX_PROMPT_BYTES)
-        if not raw.strip():
+    is_stdin = argument == "-" or file == Path("-")
+    if file is not None and not is_stdin:
+        content = read_bytes(file, f"The {noun} file {file}", MAX_PROMPT_BYTES)
+    elif argument is not None and not is_stdin:
+        content = os.fsencode(argument)
+    elif is_stdin or _stdin_has_content():
+        content = read_bytes(None, "Standard input", MAX_PROMPT_BYTES)
+        if not content.strip():
             raise InvalidInput(f"There is no {noun} on stdin.", hint=hint)
     else:
         raise InvalidInput(f"There is no {noun}.", hint=hint)
-    text = _decoded(raw, noun)
+    text = _decode(content, noun)
     if not text.strip():
         raise InvalidInput(f"The {noun} is empty.", hint=hint)
     return text
 
 
 def read_prompts(prompts: Sequence[Any], hint: str, first: int) -> list[Any]:
-    """The prompts of steps, numbered from the first; one of them may come from stdin.
+    """Return the prompts of steps, numbered from the first; one of them may come from stdin.
 
-    A step that is more than a prompt, an object, is left as it is.
+    A step that is an object stays as it is.
     """
-    if [*prompts].count("-") > 1:
+    if list(prompts).count("-") > 1:
         raise InvalidInput(
             "Only one step can come from stdin.", hint="Write the prompt of each other step."
         )
-    return [
-        read_prompt(prompt, None, hint, f"prompt of step {number}")
-        if isinstance(prompt, str)
-        else prompt
-        for number, prompt in enumerate(prompts, first)
-    ]
+    steps = []
+    for position, prompt in enumerate(prompts, first):
+        if isinstance(prompt, str):
+            steps.append(read_prompt(prompt, None, hint, f"prompt of step {position}"))
+        else:
+            steps.append(prompt)
+    return steps
 
 
-def read_bytes(file: Path | None, what: str, most: int) -> bytes:
-    """What a file holds, or standard input; a byte more than the most tells that it is too long."""
+def read_bytes(file: Path | None, what: str, limit: int) -> bytes:
+    """Return the content of a file or of stdin.
+
+    Content over the limit is cut one byte behind it, so that the caller sees that it is too long.
+    """
     try:
         with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as stream:
-            return stream.read(most + 1)
+            return stream.read(limit + 1)
     except OSError as error:
         hint = "Check its name." if file else None
         raise InvalidInput(f"{what} cannot be read: {error.strerror}.", hint=hint) from None
 
 
-def _something_on_stdin() -> bool:
-    """Whether stdin is a pipe or a file; a terminal and /dev/null hold no prompt."""
+def _stdin_has_content() -> bool:
+    """Return whether stdin is a pipe or a file; a terminal and /dev/null contain no prompt."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
@@ -357,19 +385,20 @@ def _something_on_stdin() -> bool:
     return not stat.S_ISCHR(mode)
 
 
-def _decoded(raw: bytes, noun: str) -> str:
-    if len(raw) > MAX_PROMPT_BYTES:
+def _decode(content: bytes, noun: str) -> str:
+    """Return content as text; raises InvalidInput if it is too long or no text."""
+    if len(content) > MAX_PROMPT_BYTES:
         raise InvalidInput(
             f"The {noun} is larger than 1 MB.",
             hint=f"Put the material into a file in the directory and name that in the {noun}.",
         )
     try:
-        text = raw.decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"The {noun} is not UTF-8 text (byte {error.start}).",
             hint="Convert it first, for example with `iconv -t utf-8`.",
         ) from None
     if "\0" in text:
-        raise InvalidInput(f"The {noun} holds a NUL byte, so it is not text.")
+        raise InvalidInput(f"The {noun} contains a NUL byte, so it is not text.")
     return text

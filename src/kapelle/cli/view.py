@@ -42,10 +42,10 @@ def work_heading_lines(item: "WorkJson", reason: str | None) -> Iterator[str]:
 
 def format_id(id: str) -> str:
     """Return an id as people type it, and behind it the whole id if that is longer."""
-    typed = shorten_ids_on_terminal(id)
-    if typed == id:
-        return typed
-    return f"{typed} {paint(f'({id})', 'dim')}"
+    short_id = shorten_ids_on_terminal(id)
+    if short_id == id:
+        return id
+    return f"{short_id} {paint(f'({id})', 'dim')}"
 
 
 def format_agent(agent: str | None, model: str | None, fallback: Sequence[str] | None = ()) -> str:

@@ -49,16 +49,16 @@ class ChangeService:
         against: Against = None,
         attempt: AttemptNumber = None,
     ) -> DiffView:
-        """Get the diff of its worktree since it began, or since its merge if it continued.
+        """Get the diff of a task or run since its start, or since its merge if it continued.
 
-        With attempt, the diff of that attempt of a task alone; with against, the difference to the
-        work of another task in the same repository.
+        With attempt, the diff of one attempt of a task; with against, the difference to the work of
+        another task in the same repository.
         """
         work = await self._get(kind, work_id)
         secrets = await secrets_of(self._parts, work)
         if attempt is not None:
             if against is not None or not isinstance(work, Task):
-                raise InvalidInput("attempt is for the diff of a task, without against.")
+                raise InvalidInput("Only a task has attempts, and attempt excludes against.")
             diff = await diff_attempt(self._parts, work, attempt)
         elif against is None:
             diff = await diff_work(self._parts, work)
@@ -90,7 +90,7 @@ class ChangeService:
         body: MergeSpec | None = None,
         timeout_s: WaitSeconds = 25,
     ) -> MergeView:
-        """Merge its branch into its base or another branch.
+        """Merge the branch of a task or run into its base or another branch.
 
         If the merge takes longer than timeout_s, the status is under_way: call again to wait.
         """
@@ -117,7 +117,7 @@ class ChangeService:
     async def undo_merge(
         self, kind: WorkKind, work_id: str, body: UndoSpec | None = None
     ) -> UndoView:
-        """Undo the last merge of its branch; it can be merged again.
+        """Undo the last merge of a task or run; its branch can be merged again.
 
         The base moves back to the commit before the merge, or a new commit reverts the merge.
         """
@@ -130,7 +130,7 @@ class ChangeService:
         await self._merges.give_up(work.id)
 
     async def preview_merge(self, kind: WorkKind, work_id: str, into: Into = None) -> MergePreview:
-        """Preview the merge of its branch; nothing is merged."""
+        """Preview the merge of a task or run; nothing is merged."""
         work = await self._get(kind, work_id)
         require_ended(work, "merge", force=True)
         await recall_worktree(self._parts, work)
@@ -153,7 +153,7 @@ class ChangeService:
         body: PullRequestSpec | None = None,
         timeout_s: WaitSeconds = 25,
     ) -> PullRequestView:
-        """Push its branch and open a pull request, or update its open pull request.
+        """Push the branch of a task or run and open a pull request, or update the open one.
 
         While the delivery is pending after timeout_s, call again to wait.
         """
@@ -168,7 +168,7 @@ class ChangeService:
         return PullRequestView(id=work.id, delivery=work.delivery)
 
     async def pull_request(self, kind: WorkKind, work_id: str) -> PullRequestView:
-        """Get its pull request and the comments on it, fresh from the forge."""
+        """Get the pull request of a task or run with its comments, fresh from the forge."""
         work = await self._get(kind, work_id)
         if work.delivery is None or work.delivery.number is None:
             raise Conflict(

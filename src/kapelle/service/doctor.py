@@ -36,8 +36,11 @@ class DoctorService:
     async def examine(
         self, directory: AbsoluteDirectory = None, path: SearchPath = None
     ) -> DoctorView:
-        """Examine a directory for problems: its repository, configuration, trust, agents, the disk
-        and the queue. Nothing is changed."""
+        """Examine a directory for problems; nothing is changed.
+
+        The findings are about its repository, configuration and trust, about agents, the disk and
+        the queue.
+        """
         place = require_directory(directory) if directory else None
         findings: list[Finding] = []
         if place:

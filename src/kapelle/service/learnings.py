@@ -61,9 +61,10 @@ class LearningService:
         self._parts = parts
 
     async def add(self, spec: LearningSpec, caller: Caller) -> Learning:
-        """Add a learning: a fact about the project or its tools that took work to find out and
-        that later tasks should know; not a report of what was done. An agent may report at most
-        five for a task, and they are reviewed first.
+        """Add a learning: a fact that took work to find out and that later tasks should know.
+
+        It is about the project or its tools, and not a report of what was done. An agent may report
+        at most five for a task, and they are reviewed first.
         """
         project = spec.project or (spec.directory and self.project(spec.directory))
         status: LearningStatus = "kept"
@@ -158,7 +159,7 @@ class LearningService:
         return await asyncio.to_thread(format_markdown, reversed(items))
 
     async def import_(self, body: ImportBody) -> ImportView:
-        """Import learnings from such a page; those whose id exists are changed."""
+        """Import learnings from an exported page; those whose id exists are changed."""
         items = await self._parse_page(body)
         counts = Counter[str]()
         # In several transactions, so that other writes need not wait long.

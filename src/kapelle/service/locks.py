@@ -42,8 +42,11 @@ class LockService:
         self._locks = parts.locks
 
     async def take(self, spec: LockSpec, caller: Caller) -> LocksView:
-        """Lock paths for exclusive use, all or none, or renew the locks. While held is false, call
-        again: you keep your place in the queue. A deadlock is refused at once."""
+        """Lock paths for exclusive use, all or none, or renew the locks.
+
+        While held is false, call again: you keep your place in the queue. A deadlock is refused at
+        once.
+        """
         place = await self._find_place(spec.directory, caller.attempt_id)
         if caller.attempt_id is not None and place.task_id is not None:
             texts = {"paths": list(spec.paths), "reason": spec.reason}

@@ -100,8 +100,10 @@ class NeedService:
     async def sums(
         self, since: MomentText = None, project: Annotated[Name | None, Field()] = None
     ) -> SumsView:
-        """Count the work that started, completed, was verified, was merged or failed since a
-        moment, and add up its cost. By default since midnight in UTC."""
+        """Count the work that started, completed, was merged or failed since a moment.
+
+        By default since midnight in UTC. `verified` counts verified results, `cost` adds up costs.
+        """
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         begin = parse_since(since) or midnight
         counts = await self._db.read(sums.count_since, begin, project)

@@ -37,8 +37,10 @@ class NoteService:
         self._without_secrets = without_secrets
 
     async def put(self, spec: NoteSpec, caller: Caller) -> Note:
-        """Write a note: a text under a key, shared by all agents of related work. With
-        expected_version, it is refused if the note has changed since that version."""
+        """Write a note: a text under a key, shared by all agents of related work.
+
+        With expected_version, it is refused if the note has changed since that version.
+        """
         attempt_id = caller.attempt_id
         if attempt_id is not None and self._without_secrets is not None:
             task_id = (await self._db.glance(attempts.load_row, attempt_id))["task_id"]
@@ -70,8 +72,11 @@ class NoteService:
         return NotePage(notes=page, next_cursor=cursor)
 
     async def watch(self, query: NoteWatch, caller: Caller) -> NotesChanged:
-        """Wait until notes exist, have a version after the one you know, or equal a value: all of
-        the keys, or any note under the prefix. Call again while met is false."""
+        """Wait until notes exist, have a version after the one you know, or equal a value.
+
+        It waits for all of the keys, or for any note under the prefix. Call again while met is
+        false.
+        """
 
         def find_scope(connection: Connection) -> str:
             author = notes.find_author(connection, caller.attempt_id)

@@ -11,6 +11,7 @@ from kapelle.domain.errors import NotFound
 from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
+from kapelle.domain.text import format_count
 from kapelle.domain.work_views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.browser import LARGEST, read_picture
@@ -84,13 +85,15 @@ class OutputService:
         if has_deleted_output(self._parts, attempt):
             raise NotFound(
                 "The output of this attempt was deleted, because the attempt ended long ago.",
-                hint="The setting upkeep.output_days is how long output is kept.",
+                hint="The setting upkeep.output_days is the number of days that output is kept.",
             )
         return self._parts.process_directory(attempt.id) / f"{stream}.log"
 
     async def messages(self, task_id: str) -> list[PersonMessage]:
-        """List what people said to a task, oldest first, each with its state: hints, answers to
-        its questions, and messages to its running agent."""
+        """List the messages of people to a task, oldest first, each with its state.
+
+        These are hints, answers to its questions, and messages to its running agent.
+        """
         task = await self._parts.db.read(tasks.get, task_id)
         return await self._parts.db.read(person_messages.list_of_task, task.id)
 
@@ -139,7 +142,8 @@ def select_attempt(task: Task, which: str | None) -> Attempt:
         if which == str(attempt.number) or (len(which) >= SHORT and attempt.id.endswith(which)):
             return attempt
     raise NotFound(
-        f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)} attempts."
+        f"{task.id} has no attempt {which}.",
+        hint=f"It has {format_count(len(task.attempts), 'attempt')}.",
     )
 
 

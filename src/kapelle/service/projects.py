@@ -45,8 +45,7 @@ class ProjectService:
         return await self._parts.db.write(projects.create, body.name)
 
     async def change(self, body: ProjectEdit) -> Project:
-        """Rename a project with all that belongs to it, archive it with its ended work, or restore
-        it."""
+        """Rename a project, archive it with its ended work, or restore it."""
         name = body.name
         new_name = body.to
         if new_name is not None and new_name != name:

@@ -36,8 +36,10 @@ class QuestionService:
         caller: Caller,
         timeout_s: WaitSeconds = 25,
     ) -> Question:
-        """Ask a person a question, as the agent of a task, and wait for the answer. If the question
-        is still open after timeout_s, wait for the answer by its token."""
+        """Ask a person a question, as the agent of a task, and wait for the answer.
+
+        If the question is still open after timeout_s, wait for the answer by its token.
+        """
         task_id, attempt_id = caller.require_attempt()
         fields = await self._parts.without_secrets(task_id, attempt_id, spec.model_dump())
         spec = with_patience(self._parts, QuestionSpec.model_validate(fields))
@@ -57,17 +59,21 @@ class QuestionService:
         return await self._db.write(_deliver_answer, token)
 
     async def list_unanswered(self, repository: RepositoryPath | None = None) -> QuestionList:
-        """List the open questions of tasks and runs, oldest first, of all repositories or of one,
-        given by its name or a directory in it."""
+        """List the open questions of tasks and runs, oldest first.
+
+        A repository, given by its name or a directory in it, limits the list.
+        """
         if repository is not None and repository.startswith("/"):
             repository = repository_of(repository)
         open_questions = await self._db.read(questions.list_open, None, repository)
         return QuestionList(questions=open_questions)
 
     async def answer(self, token: str, body: GivenAnswer, caller: Caller) -> Question:
-        """Answer a question by its token, or the only question of a task or run by its id. A number
-        selects one of the choices. An agent may answer questions of running agents of its own
-        tasks, but none that needs the consent of a person."""
+        """Answer a question by its token, or the only question of a task or run by its id.
+
+        A number selects one of the choices. An agent may answer questions of the running agents
+        that it started, but none that needs the consent of a person.
+        """
         work_id = token.partition(":")[0]
         task_id = caller.task_id
         if task_id is not None and not await self._db.read(is_own, task_id, work_id, itself=False):

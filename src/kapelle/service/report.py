@@ -30,8 +30,10 @@ class ReportService:
         self._work = work
 
     async def report(self, filter: ReportFilter) -> ReportView:
-        """Report the work of a period (by default the last 24 hours) with its evidence, delivery
-        and cost, and what needs a person; also as Markdown."""
+        """Report the work of a period with its evidence, delivery and cost, also as Markdown.
+
+        The period is by default the last 24 hours. The report also has what needs a person now.
+        """
         until = parse_until(filter.until) or datetime.now(UTC)
         since = parse_since(filter.since) or until - _DEFAULT_PERIOD
         if filter.until and until < since:
@@ -67,8 +69,10 @@ class ReportService:
         return report.model_copy(update={"markdown": text})
 
     async def usage(self, filter: UsageFilter) -> UsageReport:
-        """Add up the usage of the attempts that started in a period: by agent, model, project,
-        task, run, template, outcome or UTC day."""
+        """Add up the usage of the attempts that started in a period.
+
+        Rows are by agent, model, project, task, run, template, outcome or UTC day.
+        """
         filter = resolve_repository(filter)
         since = parse_since(filter.since)
         until = parse_until(filter.until)

@@ -60,17 +60,18 @@ class SearchService:
             Field(description="a directory in it, or its name; excludes learnings and notes"),
         ] = None,
     ) -> SearchView:
-        """Search ended tasks and runs (prompts, results, outputs, commits, messages of people),
-        learnings and notes for all of these words; "several words" must stand together. Each hit
-        has its context and its place. With a repository, only work is searched."""
+        """Search ended tasks and runs, learnings and notes for all of these words.
+
+        Of work, prompts, results, outputs, commits and messages of people are searched. Words in
+        "quotation marks" must stand together. Each hit has its context and its place. With a
+        repository, only work is searched.
+        """
         terms = split_search_terms(query)
         if not terms:
             raise InvalidInput(
                 "The query has no word to search for.", hint="Give a word with a letter or digit."
             )
-        owners = None
-        if repository is not None:
-            owners = await self._list_work_in(repository, kind)
+        owners = await self._list_work_in(repository, kind)
         update = self._indexer.start_update()
         await asyncio.wait([update], timeout=_FRESH_S)
         hits: list[Hit] = []
@@ -87,8 +88,15 @@ class SearchService:
                 hits += await self._find_work(terms, filters, limit - len(hits), owners)
         return SearchView(hits=hits[:limit], complete=update.done() and update.result())
 
-    async def _list_work_in(self, repository: str, kind: SearchKind | None) -> list[str]:
-        """Return the ids of the work in a repository; raises InvalidInput for other kinds."""
+    async def _list_work_in(
+        self, repository: str | None, kind: SearchKind | None
+    ) -> list[str] | None:
+        """Return the ids of the work in a repository; None without a repository.
+
+        Raises InvalidInput for a kind that is not part of work.
+        """
+        if repository is None:
+            return None
         if kind in {"learning", "note"}:
             raise InvalidInput(
                 f"A {kind} belongs to a project, not to a repository.",

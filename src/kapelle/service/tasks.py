@@ -245,8 +245,7 @@ class TaskService:
         return SayView(id=task.id, told="now" if is_delivered else "next_attempt")
 
     async def report(self, body: ReportBody, caller: Caller) -> Noted:
-        """Report your progress in one line, as the agent of a task; people see it beside the
-        task."""
+        """Report your progress in one line, as the agent of a task, to the people who watch it."""
         own_ids = caller.require_attempt()
         text = await self._parts.without_secrets(*own_ids, " ".join(body.text.split()))
         await self._db.write(actions.report, *own_ids, text)

@@ -11,8 +11,10 @@ class TemplateService:
         self._parts = parts
 
     async def all(self) -> list[Template]:
-        """List your templates: guidelines that a task or run uses by name, and for each model the
-        results and the usage of the tasks that used the template."""
+        """List your templates: guidelines that a task or run uses by name.
+
+        Each has, by model, the results and the usage of the tasks that used it.
+        """
         return await self._parts.db.read(templates.list_templates)
 
     async def get(self, template: str) -> Template:

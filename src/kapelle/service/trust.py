@@ -41,15 +41,16 @@ class TrustService:
     async def list_repositories(
         self, directory: Annotated[str | None, Absolute] = None
     ) -> list[TrustView]:
-        """List the repositories that were ever trusted; with a directory only its repository,
-        trusted or not."""
+        """List the repositories that were ever trusted.
+
+        With a directory, only its repository is listed, trusted or not.
+        """
         if directory is None:
             return await asyncio.to_thread(self._view_all)
         return [await asyncio.to_thread(self._view_at, require_directory(directory))]
 
     async def grant(self, body: TrustBody) -> TrustView:
-        """Trust a repository to execute the present content of its .kapelle; a change there ends
-        the trust."""
+        """Trust a repository to execute its .kapelle; a change of .kapelle ends the trust."""
         executable = await asyncio.to_thread(self._read, require_directory(body.directory))
         await asyncio.to_thread(trust.grant, self._parts.home, executable, body.digest)
         _log.info("%s is trusted with %s", executable.place, executable.digest)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 NEEDED = "from kapelle import Agent, Budget, CliAgent, MockAgent, Orchestrator, Request, worktree"
-OF_THE_DAEMON = ("sqlalchemy", "alembic", "starlette", "uvicorn", "typer", "kapelle.store")
+OF_THE_DAEMON = ("sqlalchemy", "alembic", "starlette", "uvicorn", "click", "kapelle.store")
 
 
 def _modules(statement: str) -> set[str]:

@@ -2,8 +2,11 @@ import inspect
 import re
 
 import pytest
+from tests.unit.cli.program import find_command
 
-from kapelle.cli.commands import commands, load, unknown_command
+from kapelle.cli.commands import COMMON, command_help, command_names, is_command, load
+from kapelle.cli.main import run_command
+from kapelle.domain.errors import InvalidInput
 
 OTHERS = {"demo", "attach"}
 SUBCOMMANDS = [
@@ -17,25 +20,21 @@ SUBCOMMANDS = [
 ]
 
 
-def command_of(name: str) -> tuple[object, str]:
-    first, *inner = name.split()
-    command = load(first)
-    for part in inner:
-        command = command.commands[part]
-    context = command.make_context(name, [], resilient_parsing=True)
-    return command, command.get_help(context)
+def help_of(name: str) -> str:
+    command = find_command(name)
+    return command.get_help(command.make_context(name, [], resilient_parsing=True))
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(set(commands()) - OTHERS - {"config", "service", "mcp", "acp", "notify"}),
+        *sorted(set(command_names()) - OTHERS - {"config", "service", "mcp", "acp", "notify"}),
         *SUBCOMMANDS,
     ],
 )
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
-    _, text = command_of(name)
-    assert text.startswith("Usage:")
+    text = help_of(name)
+    assert f"\nUsage: {name} " in text
     assert "--json" in text
 
 
@@ -64,22 +63,41 @@ def test_all_that_begins_something_follows_it_only_when_asked(name: str) -> None
     assert not follow.get_default(context)
 
 
-@pytest.mark.parametrize("name", sorted(set(commands()) - OTHERS - {"config", "service"}))
+@pytest.mark.parametrize("name", sorted(set(command_names()) - OTHERS - {"config", "service"}))
 def test_the_overview_says_what_the_command_says(name: str) -> None:
     command = load(name)
-    assert inspect.cleandoc(command.help).splitlines()[0] == commands()[name][1]
+    assert inspect.cleandoc(command.help or "").splitlines()[0] == command_help()[name][1]
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"), [("lsit", "list"), ("statsu", "status"), ("cancle", "cancel")]
 )
 def test_a_typing_error_gets_a_suggestion(typed: str, meant: str) -> None:
-    assert f"`kapelle {meant}`" in unknown_command(typed)
+    with pytest.raises(InvalidInput, match=f"no command '{typed}'") as caught:
+        run_command([typed])
+    assert f"`kapelle {meant}`" in (caught.value.hint or "")
 
 
 def test_nonsense_gets_none() -> None:
-    assert not re.search("mean", unknown_command("xyzzy"))
+    with pytest.raises(InvalidInput) as caught:
+        run_command(["xyzzy"])
+    assert not re.search("mean", caught.value.hint or "")
+
+
+def test_the_overview_fits_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(len(line) for line in lines) <= 80
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == set(COMMON)
+
+
+def test_all_commands_are_one_option_away(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["help", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == set(command_names())
 
 
 def test_there_is_nothing_for_an_unknown_name() -> None:
-    assert load("nonsense") is None
+    assert not is_command("nonsense")
+    assert is_command("ls")

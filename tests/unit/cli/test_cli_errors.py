@@ -16,7 +16,7 @@ from kapelle.domain.errors import (
 def test_a_sentence_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(NotFound("There is no task x", hint="Try `kapelle list`."), as_json=False)
     shown = capsys.readouterr()
-    assert shown.err == "kapelle: There is no task x. Try `kapelle list`.\n"
+    assert shown.err == "error: There is no task x.\nhint: Try `kapelle list`.\n"
     assert shown.out == ""
 
 
@@ -31,7 +31,7 @@ def test_json_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hostile_text_in_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(NotFound("no task \x1b[2J\u202ex"), as_json=False)
-    assert capsys.readouterr().err == "kapelle: no task \\u202ex.\n"
+    assert capsys.readouterr().err == "error: no task \\u202ex.\n"
 
 
 def test_json_is_recognised_before_parsing() -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.program import find_options
 
-from kapelle.cli.commands import load
-from kapelle.cli.main import _run
+from kapelle.cli.main import run_command
 from kapelle.domain.errors import KapelleError
 
 # What each command needs before and behind an option, so that only this is wrong.
@@ -29,7 +29,7 @@ def _nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refusal(*arguments: str) -> KapelleError:
     with pytest.raises(KapelleError) as caught:
-        _run(list(arguments))
+        run_command(list(arguments))
     assert caught.value.exit_code == 2
     assert caught.value.code in {"invalid_input", "not_found"}, caught.value.message
     assert caught.value.hint
@@ -37,22 +37,16 @@ def refusal(*arguments: str) -> KapelleError:
 
 
 def test_help_is_a_command_as_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["help", "team"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: kapelle team")
+    assert run_command(["help", "team"]) == 0
+    assert "\nUsage: kapelle team [OPTIONS]" in capsys.readouterr().out
+    assert run_command(["help", "runs", "tail"]) == 0
+    assert "\nUsage: kapelle runs tail [OPTIONS]" in capsys.readouterr().out
     assert "'frobnicate'" in refusal("help", "frobnicate").message
 
 
 def options(name: str) -> list[str]:
     """Every option of a command that takes a value."""
-    first, *inner = name.split()
-    command = load(first)
-    for part in inner:
-        command = command.commands[part]
-    return [
-        item.opts[0]
-        for item in command.params
-        if item.param_type_name == "option" and not item.is_flag
-    ]
+    return [option.opts[0] for option in find_options(name) if not option.is_flag]
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -75,11 +69,11 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
     ("arguments", "said", "hint"),
     [
         (["loop", "x", "--max-iterations", "-1"], "--max-iterations cannot be '-1'.",
-         "Use a whole number, from 0 to 1,000,000."),
+         "Use a whole number: 0 to 1,000,000."),
         (["best-of", "x", "-n", "1.5"], "--count cannot be '1.5'.",
-         "Use a whole number, from 2 to 20."),
+         "Use a whole number: 2 to 20."),
         (["runs", "list", "--limit", "0"], "--limit cannot be '0'.",
-         "Use a whole number, 1 or more."),
+         "Use a whole number: 1 or more."),
         (["loop", "x", "--until", "true", "--max-seconds", "2x"],
          "--max-seconds is not a duration: '2x'.", "Write it like 90, 90s, 10m or 2h."),
         (["loop", "x", "--until", "true", "--cooldown", "-1"],
@@ -88,8 +82,8 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
         (["loop", "x", "--eval", "y", "--minimize", "--target", "nan"],
          "--target is not a number: 'nan'.", "Write --target 100"),
         (["loop", "x", "y"], "No further argument is expected: y.", "into quotation marks"),
-        (["loop", "x", "--untill", "true"], "No such option: --untill. Did you mean --until?",
-         "See `kapelle loop --help`."),
+        (["loop", "x", "--untill", "true"], "No such option: --untill.", "Did you mean --until"),
+        (["loop", "x", "--untill", "true"], "No such option", "See `kapelle loop --help`."),
         (["run", "x", "--every", "1h", "--overlap"], "No such option: --overlap.",
          "See `kapelle run --help`."),
         (["run", "x", "--every", "0.5s"],
@@ -132,5 +126,5 @@ def test_a_directory_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_pause_may_be_written_with_a_unit() -> None:
     with pytest.raises(KapelleError) as caught:
-        _run(["loop", "x", "--until", "true", "--cooldown", "0s"])
+        run_command(["loop", "x", "--until", "true", "--cooldown", "0s"])
     assert caught.value.code == "unavailable"

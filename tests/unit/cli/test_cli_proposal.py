@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.cli.init import _config, _container, _tables, _tracks
+from kapelle.cli.pattern_file import read_pattern_file
 from kapelle.cli.proposal import FRAMEWORKS, TOOLS, propose
-from kapelle.cli.spec_file import read_spec_file
 from kapelle.patterns.tracks import TracksSpec
 
 VENV = "python3 -m venv .venv && .venv/bin/pip install -q pytest "
@@ -206,7 +206,7 @@ def test_the_configuration_of_an_orchestrator_becomes_tracks(tmp_path: Path) -> 
     assert proposal.prompts == {"tracks/fix": "Fix it."}
     (tmp_path / "tracks.toml").write_text(_tracks(proposal.tracks), "utf-8")
     spec = TracksSpec.model_validate(
-        read_spec_file("tracks", tmp_path / "tracks.toml", {}, {"directory": str(tmp_path)})
+        read_pattern_file("tracks", tmp_path / "tracks.toml", {}, {"directory": str(tmp_path)})
     )
     assert (spec.base, spec.agent, spec.verifier_turns) == ("ai-develop", "claude", 20)
     assert (spec.max_attempts, spec.verify, spec.tracks) == (2, False, {"core": "auth,db"})

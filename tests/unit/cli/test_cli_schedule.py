@@ -8,20 +8,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 from pydantic import ValidationError
-from tests.unit.cli.test_cli_commands import command_of
+from tests.unit.cli.program import find_options
+from tests.unit.cli.test_cli_commands import help_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import figures, layout, values
-from kapelle.cli.commands import commands, load
-from kapelle.cli.schedules import STARTING, STATUSES, describe, ordered
+from kapelle.cli.commands import command_names, load
+from kapelle.cli.schedules import STARTING, STATUSES, describe, read_command
 from kapelle.cli.schedules import firing_rows as history
 from kapelle.cli.schedules import schedule_rows as rows
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.client.http import DaemonConnection
-from kapelle.domain.errors import InvalidInput, format_problems
+from kapelle.domain.errors import FieldProblem, InvalidInput, invalid_spec
 from kapelle.domain.schedule import ScheduleSpec, ScheduleStatus
 from kapelle.domain.times import format_duration
 
@@ -63,7 +64,7 @@ def test_times_to_come(typed: str, zone: str | None, meant: str) -> None:
 
 @pytest.mark.parametrize("typed", ["", "soon", "25:00", "2026-13-01", "tomorrow"])
 def test_other_words_are_no_times(typed: str) -> None:
-    with pytest.raises(InvalidInput, match="not a time to come") as caught:
+    with pytest.raises(InvalidInput, match="not a time in the future") as caught:
         time_to_come(typed, "--at", None)
     assert caught.value.hint == "Write --at 2h, --at 18:30 or --at 2030-01-31T18:30."
 
@@ -103,7 +104,7 @@ def collecting() -> Iterator[list[tuple[str, Any]]]:
 def test_every_command_of_a_pattern_can_be_kept_for_later(
     typed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work, _ = ordered(typed)
+    work, _ = read_command(typed)
     assert work["kind"] == typed[0]
     assert work["spec"]["directory"].startswith("/")
     assert capsys.readouterr().out == ""
@@ -112,11 +113,11 @@ def test_every_command_of_a_pattern_can_be_kept_for_later(
 def test_the_command_that_would_start_it_makes_the_specification(tmp_path: Path) -> None:
     typed = ["run", "tidy up", "-a", "claude", "-C", str(tmp_path), "--check", "make test"]
     spec = {"prompt": "tidy up", "agent": "claude", "directory": str(tmp_path)}
-    assert ordered(typed)[0] == {"kind": "task", "spec": {**spec, "checks": ["make test"]}}
+    assert read_command(typed)[0] == {"kind": "task", "spec": {**spec, "checks": ["make test"]}}
 
 
 def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
-    found, _ = ordered(["loop", "make it pass", "--until", "make test", "-C", str(tmp_path)])
+    found, _ = read_command(["loop", "make it pass", "--until", "make test", "-C", str(tmp_path)])
     assert found["kind"] == "loop"
     assert found["spec"]["prompt"] == "make it pass"
 
@@ -128,7 +129,11 @@ def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
         (["stop"], "not a command that starts work", "Write one of run"),
         (["tidy up"], "not a command that starts work", "for example `run 'tidy up'`"),
         (["run", "x", "--cron", "* * * * *"], "No such option: --cron", "come before `run`"),
-        (["run", "x", "--every", "5s"], "cannot start a schedule", "Leave one of them out"),
+        (
+            ["run", "x", "--every", "5s"],
+            "cannot start a schedule",
+            "Leave --every or the schedule out",
+        ),
         (["run"], "prompt", ""),
         (["start"], "pattern's name is missing", "lists the patterns"),
         (["team", "--resume", "run_1:1", "--answer", "x"], "starts new runs", "--resume"),
@@ -136,20 +141,20 @@ def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_scheduled(typed: list[str], said: str, hint: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        ordered(typed)
+        read_command(typed)
     assert said in caught.value.message
     assert hint in (caught.value.hint or "")
 
 
 def test_asking_a_command_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as caught:
-        ordered(["run", "--help"])
+    with pytest.raises(click.exceptions.Exit) as caught:
+        read_command(["run", "--help"])
     assert caught.value.exit_code == 0
-    assert capsys.readouterr().out.startswith("Usage: kapelle run")
+    assert capsys.readouterr().out.startswith("Give an agent a task")
 
 
 def test_every_command_that_starts_work_is_known() -> None:
-    assert set(STARTING) <= set(commands())
+    assert set(STARTING) <= set(command_names())
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def test_every_command_that_starts_work_is_known() -> None:
         ({"every": "2h", "overlap": True}, "--overlap and --missed do not apply"),
         ({"every": "2h", "missed": "fail"}, "--overlap and --missed do not apply"),
         ({"cron": "* * * * *", "missed": "maybe"}, "--missed cannot be 'maybe'."),
-        ({"at": "2026-03-28T11:59"}, "--at '2026-03-28T11:59' is not a time to come."),
+        ({"at": "2026-03-28T11:59"}, "--at '2026-03-28T11:59' is not a time in the future."),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -172,7 +177,7 @@ def test_options_that_do_not_go_together(
         try:
             ScheduleSpec.model_validate(body)
         except ValidationError as error:
-            raise InvalidInput(format_problems(error)) from None
+            raise invalid_spec(error) from None
 
     monkeypatch.setattr(DaemonConnection, "create", judge)
     with pytest.raises(InvalidInput) as caught:
@@ -208,7 +213,11 @@ def test_json_may_stand_before_or_behind_the_command(
     typed: list[str], as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr("kapelle.cli.schedules.send", lambda _, given: asked.append(given))
+
+    def keep(_: dict[str, Any], as_json: bool) -> None:
+        asked.append(as_json)
+
+    monkeypatch.setattr("kapelle.cli.schedules.create_schedule", keep)
     load("schedule")(["create", "--at", "2h", *typed], standalone_mode=False)
     assert asked == [as_json]
 
@@ -217,10 +226,13 @@ def test_json_may_stand_before_or_behind_the_command(
 def test_an_error_names_the_options_of_the_command_behind_too(
     typed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise InvalidInput("mend `retry.max_attempts`, `eval` with `direction`, or `every_s`")
+    text = "mend `retry.max_attempts`, `eval` with `direction`, or `every_s`"
+    names = ("retry.max_attempts", "eval", "direction", "every_s")
 
-    monkeypatch.setattr("kapelle.cli.schedules.send", refuse)
+    def refuse(*_: Any) -> None:
+        raise InvalidInput(text, fields=[FieldProblem((), text, "rule", names)])
+
+    monkeypatch.setattr("kapelle.cli.schedules.create_schedule", refuse)
     with pytest.raises(InvalidInput) as caught:
         create(typed, at="2h")
     named = {
@@ -265,8 +277,8 @@ def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
                                      "cancel", "run")],
 )  # fmt: skip
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
-    _, text = command_of(name)
-    assert text.startswith("Usage:")
+    text = help_of(name)
+    assert f"\nUsage: {name} " in text
     assert "--json" in text
 
 
@@ -288,9 +300,9 @@ def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> Non
 
 def test_the_page_about_schedules_names_every_option() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for item in load("schedule").commands["create"].params:
-        if item.param_type_name == "option" and item.name != "as_json":
-            assert re.search(rf"`{item.opts[0]}[ `]", text), item.opts
+    for option in find_options("schedule create"):
+        if option.name != "as_json":
+            assert re.search(rf"`{option.opts[0]}[ `]", text), option.opts
 
 
 def test_the_states_are_those_of_schedules() -> None:
@@ -413,5 +425,5 @@ def test_intervals_are_shown_as_they_would_be_typed(seconds: float, shown: str) 
 )
 def test_the_daemons_libraries_stay_out(arguments: list[str]) -> None:
     loaded = loaded_after(*arguments)
-    assert "typer" in loaded
+    assert "click" in loaded
     assert not loaded & {*FORBIDDEN, *HEAVY, "cronsim"}

@@ -4,7 +4,7 @@ from docs import generate
 from docs.services import idle_services
 
 from kapelle.api.app import openapi
-from kapelle.cli import spec_options
+from kapelle.cli.schema import schemas
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.patterns import registry
@@ -17,7 +17,7 @@ SPECS: dict[str, type[Spec]] = {
 
 
 def test_the_schemas_of_the_command_line_are_those_of_the_specs() -> None:
-    known = spec_options.schemas()
+    known = schemas()
     assert generate.SCHEMAS.read_text(encoding="utf-8") == generate.schemas(), "run `make docs`"
     for name, made in generate.specs().items():
         fields = made["properties"].items()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from kapelle.cli.spec_file import read_spec_file
+from kapelle.cli.pattern_file import read_pattern_file
 from kapelle.domain.errors import InvalidInput
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
@@ -24,7 +24,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(text: str, name: str = "p.yaml", *, given: Any = None, **overrides: Any) -> dict[str, Any]:
     Path(name).write_text(text, encoding="utf-8")
-    body = read_spec_file("pipeline", Path(name), given or {}, overrides)
+    body = read_pattern_file("pipeline", Path(name), given or {}, overrides)
     PipelineSpec.model_validate(body)
     return body
 
@@ -130,7 +130,7 @@ def test_standard_input_is_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "sub").mkdir()
     text = b"steps: [a, b]\ndirectory: sub\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
-    body = read_spec_file("pipeline", Path("-"), {}, {})
+    body = read_pattern_file("pipeline", Path("-"), {}, {})
     assert body == {
         "steps": [{"prompt": "a"}, {"prompt": "b"}],
         "directory": str(tmp_path / "sub"),
@@ -138,7 +138,7 @@ def test_standard_input_is_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = b"steps:\n  - a\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
     with pytest.raises(InvalidInput, match=r"^<stdin>:1: steps must have at least 2"):
-        read_spec_file("pipeline", Path("-"), {}, {})
+        read_pattern_file("pipeline", Path("-"), {}, {})
 
 
 def test_the_examples_of_the_documentation_say_the_same(tmp_path: Path) -> None:
@@ -269,11 +269,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "d.yaml": "d.yaml cannot be read: Is a directory.",
         "latin.yaml": "latin.yaml:2: this is not UTF-8 text",
         "large.yaml": "large.yaml:1: this is larger than 1 MB",
-        "p.txt": "p.txt:1: its name does not tell what kind of file it is",
+        "p.txt": "p.txt:1: the end of its name is no known type of file",
     }
     for name, words in expected.items():
         with pytest.raises(InvalidInput) as caught:
-            read_spec_file("pipeline", Path(name), {}, {})
+            read_pattern_file("pipeline", Path(name), {}, {})
         assert caught.value.message == words
         assert caught.value.hint
 
@@ -295,7 +295,7 @@ def test_anchors_and_merges_work() -> None:
 
 
 def test_the_command_line_stays_light() -> None:
-    probe = "import sys, kapelle.cli.spec_file; print(*sys.modules)"
+    probe = "import sys, kapelle.cli.pattern_file; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
     )

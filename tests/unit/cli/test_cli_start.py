@@ -5,14 +5,15 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import pytest
-import typer
 from pydantic import Field
 
 from kapelle.cli import start
-from kapelle.cli.command import command_of, usage_error
 from kapelle.cli.spec_options import options_of
-from kapelle.cli.start import starter_of
+from kapelle.cli.start import find_starter
+from kapelle.cli.usage_errors import translate
+from kapelle.cli.work_commands import WorkStarter
 from kapelle.domain.errors import InvalidInput
 from kapelle.patterns import registry
 from kapelle.patterns.loop import LoopSpec
@@ -52,9 +53,9 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "DaemonConnection", _Daemon)
 
 
-def made_of(*arguments: str) -> tuple[start.Starter, Any]:
-    starter, words = starter_of("start", list(arguments))
-    command = command_of(starter.command(), starter.typed)
+def made_of(*arguments: str) -> tuple[WorkStarter, Any]:
+    starter, words = find_starter("start", list(arguments))
+    command = starter.build_command()
     return starter, command.make_context(f"kapelle start {starter.name}", words)
 
 
@@ -102,14 +103,14 @@ def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
 def refused(*words: str) -> None:
     try:
         given(*words)
-    except typer.TyperException as error:
-        raise usage_error(error) from None
+    except click.UsageError as error:
+        raise translate(error) from None
 
 
 @pytest.mark.parametrize(
     ("words", "problem", "instead"),
     [
-        (["--nmaes", "x"], "No such option: --nmaes. Did you mean --names", "sample --help"),
+        (["--nmaes", "x"], "No such option: --nmaes.", "Did you mean --names"),
         (["--xyzzy", "x"], "No such option: --xyzzy.", "See `kapelle start sample --help`."),
         (["--times", "x"], "--times cannot be 'x'", "a whole number"),
         (["--pause-s", "soon"], "not a duration", "10m"),
@@ -155,12 +156,12 @@ def test_options_go_before_what_a_file_says(tmp_path: Path, name: str, content: 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("spec.txt", "", "no kind that is known"),
-        ("spec.json", "{", "is not JSON"),
-        ("spec.yaml", "a: [", "is not YAML"),
-        ("spec.toml", "a = ", "is not TOML"),
-        ("spec.json", "[1]", "holds no fields"),
-        ("spec.yaml", "1: 2", "holds no fields"),
+        ("spec.txt", "", "no known type of file"),
+        ("spec.json", "{", "spec.json:1: this is not valid JSON"),
+        ("spec.yaml", "a: [", "spec.yaml:1: this is not valid YAML"),
+        ("spec.toml", "a = ", "this is not valid TOML"),
+        ("spec.json", "[1]", "the file has no fields"),
+        ("spec.yaml", "1: 2", "the file has no fields"),
         ("spec.json", None, "cannot be read"),
     ],
 )
@@ -175,15 +176,15 @@ def test_a_file_that_is_no_specification(
 
 
 def test_the_help_of_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
+    with pytest.raises(click.exceptions.Exit):
         made_of("sample", "--help")
     text = capsys.readouterr().out
-    assert text.startswith("Usage: kapelle start sample [OPTIONS]")
+    assert "\nUsage: kapelle start sample [OPTIONS]" in text
     assert "\x1b" not in text
     words = " ".join(text.split())
-    assert "--names TEXT Whom to greet (required); repeatable." in words
-    assert "--mood good|bad (default good)." in words
-    assert "--polite / --no-polite (default on)." in words
+    assert "--names TEXT Whom to greet. [required; repeatable]" in words
+    assert "--mood good|bad [default: good]" in words
+    assert "--polite / --no-polite [default: on]" in words
     assert "--loud In capitals." in words
     assert "--extra JSON" in words
     assert "--labels NAME=VALUE" in words

@@ -58,7 +58,7 @@ def test_a_home_that_is_a_file_is_named(command: str, tmp_path: Path) -> None:
     home.write_text("", encoding="utf-8")
     done = shell(f"$K {command}", home)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"kapelle: {home}")
+    assert done.stderr.startswith(f"error: {home}")
     assert "internal error" not in done.stderr
 
 
@@ -81,5 +81,5 @@ def test_a_playbook_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> N
 def test_completion_is_printed_and_never_installed(tmp_path: Path) -> None:
     assert "install-completion" not in shell("$K --help", tmp_path).stdout
     assert shell("$K --install-completion", tmp_path).returncode == 2
-    asked = "COMP_WORDS='kapelle stat' COMP_CWORD=1 _KAPELLE_COMPLETE=complete_bash $K"
-    assert shell(asked, tmp_path).stdout.split() == ["status"]
+    asked = "COMP_WORDS='kapelle stat' COMP_CWORD=1 _KAPELLE_COMPLETE=bash_complete $K"
+    assert shell(asked, tmp_path).stdout.split() == ["plain,status"]

@@ -4,16 +4,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kapelle.cli.commands import load
-from kapelle.cli.spec_options import spelled
-from kapelle.cli.start import Starter
-from kapelle.cli.tasks import forked
-from kapelle.domain.errors import InvalidInput, format_problems
+from kapelle.cli.field_errors import name_options
+from kapelle.cli.restarts import forked_spec
+from kapelle.cli.work_commands import WorkStarter
+from kapelle.domain.errors import InvalidInput, invalid_spec
 from kapelle.domain.specs import TaskSpec
+
+STARTER = WorkStarter.built_in("run")
 
 
 def spec_of(*arguments: str) -> dict[str, Any]:
-    return Starter.of("run").spec(load("run").make_context("run", list(arguments)).params)
+    context = STARTER.build_command().make_context("run", list(arguments))
+    return STARTER.spec(context.params)
 
 
 def test_little_is_asked_of_the_daemon_by_default(
@@ -161,8 +163,8 @@ def test_what_the_daemon_refuses_is_named_as_it_was_typed(arguments: list[str], 
     spec = spec_of("do it", *arguments)
     with pytest.raises(ValidationError) as invalid:
         TaskSpec.model_validate(spec)
-    with pytest.raises(InvalidInput, match=words) as caught, spelled(Starter.of("run").options):
-        raise InvalidInput(format_problems(invalid.value))
+    with pytest.raises(InvalidInput, match=words) as caught, name_options(STARTER.options):
+        raise invalid_spec(invalid.value)
     assert "secret" not in caught.value.message
 
 
@@ -195,7 +197,7 @@ EARLIER: dict[str, Any] = {
 
 
 def test_a_forked_task_takes_over_what_makes_sense() -> None:
-    spec = forked(EARLIER, "and now?", {"budget_usd": 2.0, "max_turns": None})
+    spec = forked_spec(EARLIER, "and now?", {"budget_usd": 2.0, "max_turns": None})
     assert TaskSpec.model_validate(spec).fork_session
     assert spec == {
         "prompt": "and now?",
@@ -214,6 +216,6 @@ def test_a_forked_task_takes_over_what_makes_sense() -> None:
 
 
 def test_a_fork_belongs_to_the_agent_that_had_the_conversation_last() -> None:
-    spec = forked({**EARLIER, "attempts": [{"agent": "codex"}]}, "and now?", {})
+    spec = forked_spec({**EARLIER, "attempts": [{"agent": "codex"}]}, "and now?", {})
     assert spec["agent"] == "codex"
     assert "model" not in spec

@@ -23,7 +23,7 @@ from kapelle.cli.states import (
 from kapelle.cli.task_view import describe_task
 from kapelle.cli.tasks import rows
 from kapelle.cli.text import cell_width, cut_text
-from kapelle.cli.usage import lines as usage_lines
+from kapelle.cli.usage import usage_lines
 from kapelle.client.protocol import ServerEvent
 from kapelle.domain.report import next_commands
 

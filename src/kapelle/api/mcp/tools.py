@@ -1,5 +1,7 @@
 """The MCP tools: each is an operation or a pattern, with a short schema.
 
+A new tool is an operation with a `tool` in `api/routes/__init__.py`; this module only describes it.
+
 An agent pays for every listed tool in every session. So only a core set is listed, and `tool_list`
 and `tool_call` lead to the others. That works in every client; many clients read the list of tools
 only once.
@@ -131,9 +133,11 @@ _ADDITIONS = {
     "run_tail": "Continue with after = cursor.",
     "question_ask": "While the status is open, call question_wait.",
 }
-# Descriptions in place of those of the use case, because the answer of the tool is shorter.
+# Descriptions in place of those of the use case, because the tool answers in another way.
 _REPLACEMENTS = {
     "pattern_list": "List the patterns with a line about each; pattern_get returns the schema.",
+    "task_logs": "Read the transcript of a task: what its agents said and did.",
+    "run_tail": "Read the events after a number; those of a run include the events of its tasks.",
 }
 _DESTRUCTIVE = {
     "task_cancel", "task_retry", "run_cancel", "schedule_cancel", "note_delete", TOOL_CALL,

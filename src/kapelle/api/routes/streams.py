@@ -68,8 +68,10 @@ class Streams:
         query: TranscriptQuery,
         last_event_id: str | None = None,
     ) -> EventStream[TranscriptEvent]:
-        """Stream the transcript: what the agent said and did. The id of an event is the position
-        after it."""
+        """Stream the transcript of a task: what its agents said and did.
+
+        The id of an event is the position after it.
+        """
         events = await self._services.transcripts.read(task_id, query, last_event_id)
         is_allowed = partial(self._services.callers.is_valid, caller)
         return EventStream(events, _render_transcript_event, is_allowed)

@@ -37,7 +37,7 @@ class WorkflowSpec(PatternSpec):
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Plan, implement and review a task in cycles until its milestones hold.",
+            "Plan, implement and review in cycles until all milestones hold.",
             "A milestone is ticked by its own check, else by the reviewer, never by its "
             "implementer.",
             foreground=True,
