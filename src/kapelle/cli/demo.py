@@ -4,9 +4,9 @@ import os
 import shlex
 from pathlib import Path
 
-from kapelle.cli.format import DONE, WORK_FAILED
 from kapelle.cli.output import document, say, write
 from kapelle.cli.parser import command, flag, json_flag, option
+from kapelle.cli.states import DONE, WORK_FAILED
 from kapelle.cli.types import FILE
 from kapelle.domain.errors import InvalidInput
 
@@ -35,10 +35,11 @@ def demo(
 
     Exits with 0 only if every step has the expected outcome and the sample's tests pass.
     """
-    from kapelle.demo.report import as_document, lines
+    from kapelle.cli.demo_view import DemoView, result_lines
+    from kapelle.demo.report import as_document
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
     from kapelle.demo.sandbox import kapelle as run_kapelle
-    from kapelle.demo.steps import View, run_demo
+    from kapelle.demo.steps import run_demo
 
     kapelle = own_name(os.environ.get("PATH"))
     if keep and clean:
@@ -49,12 +50,12 @@ def demo(
     clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
-    view = View(quiet=as_json)
+    view = DemoView(quiet=as_json)
     try:
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
         view.say()
-        with nothing_left_running(sandbox, keep=keep) as not_ended:
+        with nothing_left_running(sandbox, say, keep=keep) as not_ended:
             report = run_demo(sandbox, view, playbook)
             # The code in it is for one browser, so it is asked for at the very end.
             if keep:
@@ -63,9 +64,9 @@ def demo(
                 page = None
         report.not_ended = not_ended
         if as_json:
-            document(as_document(report, sandbox, kept=not clean) | {"page": page})
+            document(as_document(report, sandbox, is_kept=not clean) | {"page": page})
         else:
-            write(lines(report, sandbox, kapelle, kept=not clean, page=page))
+            write(result_lines(report, sandbox, kapelle, is_kept=not clean, page=page))
     except BaseException:
         if not clean:
             say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")

@@ -1,4 +1,4 @@
-"""The directory of the demo: a sample repository and a private home, and nothing left running."""
+"""Make the directory of the demo, with a sample repository and a home of its own."""
 
 import os
 import re
@@ -9,37 +9,40 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import NoReturn
 
-from kapelle.cli.output import say
 from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached
 from kapelle.home import Home
 
 LONGEST_S = 100
-# Of the person's environment only what programs need to run and to show text.
-_KEPT = frozenset(
+# The variables of the user that programs need to run and to show text.
+_PASSED = frozenset(
     {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TERM"}
     | {"COLORTERM", "COLUMNS", "LINES", "NO_COLOR"}
 )
 
 
 class Sandbox:
-    """A directory; is_new tells whether it was made for the demo."""
+    """The directory of the demo; is_new tells whether the demo has created it."""
 
     def __init__(self, root: Path, *, is_new: bool) -> None:
         self.root = root
         self.is_new = is_new
-        self.repository, self.home = root / "etude", Home(root / "home")
+        self.repository = root / "etude"
+        self.home = Home(root / "home")
 
     def remove(self) -> None:
-        """Take away everything; a directory that was there before stays, empty."""
+        """Remove all files; a directory that existed before stays, empty."""
         for path in list(self.root.iterdir()):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         if self.is_new:
             self.root.rmdir()
         # The socket of a home with a long path lies elsewhere.
@@ -48,7 +51,7 @@ class Sandbox:
 
 
 def make(directory: Path | None) -> Sandbox:
-    """A new temporary directory, or the one that was asked for, which must be empty."""
+    """Create a temporary directory, or use the given one, which must be empty."""
     if directory is None:
         return Sandbox(Path(tempfile.mkdtemp(prefix="kapelle-demo-")).resolve(), is_new=True)
     root = directory.expanduser().resolve()
@@ -64,12 +67,15 @@ def make(directory: Path | None) -> Sandbox:
     return Sandbox(root, is_new=is_new)
 
 
-def environment(sandbox: Sandbox, yours: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the person's settings, agents, keys or git configuration."""
-    kept = {name: value for name, value in yours.items() if name in _KEPT or name[:3] == "LC_"}
-    # The checks type python3, and mean the one that runs Kapelle.
-    path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
-    return kept | {
+def environment(sandbox: Sandbox, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the user's settings, agents, keys or git configuration."""
+    own = {}
+    for name, value in environ.items():
+        if name in _PASSED or name.startswith("LC_"):
+            own[name] = value
+    # The python3 of the checks is the one that runs Kapelle.
+    path = os.pathsep.join([os.path.dirname(sys.executable), own.get("PATH", os.defpath)])
+    return own | {
         "PATH": path,
         "HOME": str(sandbox.root),
         "KAPELLE_HOME": str(sandbox.home.root),
@@ -80,27 +86,32 @@ def environment(sandbox: Sandbox, yours: Mapping[str, str]) -> dict[str, str]:
 
 
 def kapelle(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one `kapelle` command to its end, whatever that is."""
+    """Run one `kapelle` command; a failure raises nothing."""
     return _run([sys.executable, "-P", "-m", "kapelle", *arguments])
 
 
 def own_name(path: str | None) -> str:
-    """What this person types for `kapelle`, with the PATH they have."""
+    """Return the command with which the user can start `kapelle`, with their PATH."""
     program = Path(sys.argv[0])
     if program.name != "kapelle":
         return f"{shlex.quote(sys.executable)} -P -m kapelle"
-    found = shutil.which("kapelle", path=path)
-    if found and os.path.realpath(found) == os.path.realpath(program):
+    on_path = shutil.which("kapelle", path=path)
+    if on_path and os.path.realpath(on_path) == os.path.realpath(program):
         return "kapelle"
-    shown = os.path.relpath(program)
-    return shlex.quote(os.path.abspath(program) if shown.startswith("..") else shown)
+    relative = os.path.relpath(program)
+    if relative.startswith(".."):
+        return shlex.quote(os.path.abspath(program))
+    return shlex.quote(relative)
 
 
 @contextmanager
-def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[list[str]]:
+def nothing_left_running(
+    sandbox: Sandbox, say: Callable[[str], None], *, keep: bool = False
+) -> Iterator[list[str]]:
     """Stop the daemon and the agents at the end, also after Ctrl-C, SIGTERM or a failure.
 
-    With keep they go on, unless it failed. Afterwards the list holds what kept them from ending.
+    With keep they keep running, unless the demo fails. The list gets the errors of stopping them.
+    say shows a remark to the user.
     """
     problems: list[str] = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
@@ -114,31 +125,32 @@ def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[li
         raise
     finally:
         signal.alarm(0)
-        # An impatient second Ctrl-C must not leave a daemon behind.
+        # A second Ctrl-C must not leave a daemon behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        problems += [] if keep else _stop(sandbox)
+        if not keep:
+            problems += _stop(sandbox)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _leave(number: int, _: object) -> NoReturn:
     if number == signal.SIGALRM:
-        raise LimitReached(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
+        raise LimitReached(f"The demo has not ended after {LONGEST_S} s and was stopped.")
     raise SystemExit(128 + number)
 
 
 def _stop(sandbox: Sandbox) -> list[str]:
     if not sandbox.home.root.exists():
         return []
-    done = kapelle("stop", "--agents")
-    if done.returncode:
-        return [done.stderr.strip()]
+    result = kapelle("stop", "--agents")
+    if result.returncode:
+        return [result.stderr.strip()]
     return []
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many of the sample's tests there are, and how many do not pass."""
+    """The number of the sample's tests, and of those that fail."""
 
     total: int
     failed: int
@@ -168,26 +180,27 @@ def make_repository(repository: Path) -> None:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    done = _run(["git", *arguments], repository)
-    if done.returncode:
-        raise KapelleError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout.strip()
+    """Run git and return its output; raise KapelleError if it fails."""
+    result = _run(["git", *arguments], repository)
+    if result.returncode:
+        raise KapelleError(f"`git {' '.join(arguments)}` failed: {result.stderr.strip()}")
+    return result.stdout.strip()
 
 
 def run_tests(repository: Path) -> Tally:
     """Run the sample's own tests, as its README says."""
-    done = _run([sys.executable, "-m", "unittest"], repository)
-    ran = re.search(r"^Ran (\d+) tests?", done.stderr, re.MULTILINE)
-    total = int(ran[1]) if ran else 0
-    if done.returncode == 0:
+    result = _run([sys.executable, "-m", "unittest"], repository)
+    summary = re.search(r"^Ran (\d+) tests?", result.stderr, re.MULTILINE)
+    total = int(summary[1]) if summary else 0
+    if result.returncode == 0:
         return Tally(total, 0)
-    counts = re.findall(r"(?:failures|errors)=(\d+)", done.stderr)
-    # A run that failed without naming a test is no run to trust.
+    counts = re.findall(r"(?:failures|errors)=(\d+)", result.stderr)
+    # If unittest fails without counts, all tests count as failed.
     return Tally(total, sum(map(int, counts)) or total)
 
 
 def tune(repository: Path) -> str:
-    """What the library plays when it is whole."""
+    """Return the tune that the complete library plays."""
     return _run([sys.executable, "-m", "music"], repository).stdout
 
 

@@ -1,24 +1,16 @@
-"""The steps of the demo, from failing tests to a merged result, shown as lines, in a terminal above
-what its tasks are at, or not at all."""
+"""Take the steps of the demo, from failing tests to a merged result."""
 
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.resources import files
 from pathlib import Path
-from textwrap import indent
-from typing import Any
+from typing import Any, Protocol
 
-from kapelle.cli.events import read_event
-from kapelle.cli.ids import path_of, task_path
-from kapelle.cli.layout import STATUS_STYLE, uses_colours, wrap_line
-from kapelle.cli.live_view import draw_live
-from kapelle.cli.passages import Passage, event_passage, print_passage
-from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
+from kapelle.client.protocol import ServerEvent
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import (
     LOOP,
@@ -28,17 +20,17 @@ from kapelle.demo.report import (
     DemoRun,
     Kill,
     TasksById,
-    series,
+    join_names,
     task_spec,
 )
 from kapelle.demo.sandbox import Sandbox
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.report import FINAL
 
-# Both have begun their work when the daemon is killed.
+# The daemon is killed when both have begun their work.
 _INTERRUPTED = {"intervals", "scales"}
 _FIRST_OUTPUT_S = 5.0
-# The agents of the demo cost next to nothing, so a small or busy machine is no reason to wait.
+# The limits of load and memory are low, because the demo's agents need next to nothing.
 _SETTINGS = """\
 [agents.rehearsal]
 playbook = "{playbook}"
@@ -54,59 +46,24 @@ grace_s = 2
 """
 
 
-class View:
-    """Lines for a person; quiet it shows nothing, for a program reads the document at the end."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._began_at = quiet, time.monotonic()
-        self._show: Callable[[Passage | None], None] = print_passage
+class View(Protocol):
+    """Shows the demo to a person."""
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        if not self._quiet:
-            indent = len(text) - len(text.lstrip())
-            lines = "\n".join(wrap_line(line, indent) for line in text.split("\n"))
-            self._show(Passage(lines, style))
+        """Show lines of text."""
 
-    @contextmanager
-    def watching(self, tasks: TasksById) -> Iterator[None]:
-        """Show how the tasks get on meanwhile."""
-        self.say()
-        self._began_at = time.monotonic()
-        if self._quiet or not uses_colours():
-            yield
-            return
-        with draw_live(tasks.values()) as self._show:
-            yield
-        self._show = print_passage
+    def watching(self, tasks: TasksById) -> AbstractContextManager[None]:
+        """Show the state of the tasks while they work."""
 
-    def changed(self, key: str, kind: str, data: dict[str, Any], tasks: TasksById) -> None:
-        """Show an event of a task, if it is a change of its status."""
-        word, about = _change(key, kind, data, tasks)
-        if word:
-            passed_s = time.monotonic() - self._began_at
-            text = f"   {passed_s:5.1f}s  {key:10} {word:12} {about}".rstrip()
-            self.say(text, STATUS_STYLE.get(word))
+    def show_task_event(self, key: str, event: ServerEvent, tasks: TasksById) -> None:
+        """Show an event of a task."""
 
-
-def _change(key: str, kind: str, data: dict[str, Any], tasks: TasksById) -> tuple[str, str]:
-    """A word for an event of a task and what else to say; no word for what shows no change."""
-    match kind:
-        case "task.created" if tasks[key]["depends_on"]:
-            names = {task["id"]: name for name, task in tasks.items()}
-            return "blocked", f"waits for {series(names[one] for one in tasks[key]['depends_on'])}"
-        case "attempt.started":
-            return "running", f"attempt {data['number']}" if data["number"] > 1 else ""
-        case "check.failed":
-            return "check failed", one_line(str(data["name"]))
-        case "task.completed":
-            return "completed", one_line(tasks[key]["result"] or "")
-        case "task.queued" | "task.failed" | "task.cancelled" | "task.waiting":
-            return kind.removeprefix("task."), one_line(str(data["reason"] or ""))
-    return "", ""
+    def show_run_event(self, event: ServerEvent) -> None:
+        """Show an event of a run."""
 
 
 def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> DemoReport:
-    """Take every step; what went wrong stands in the report."""
+    """Take all steps, and return the report, which has everything that went wrong."""
     began_at = time.monotonic()
     if shutil.which("git") is None:
         raise Unavailable("git is not installed.", hint="Install it, then try again.")
@@ -115,17 +72,18 @@ def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> DemoReport:
     report.tasks = _submit(sandbox, client, view)
     report.kill = _watch(client, report.tasks, view)
     _merge_tasks(client, report, view)
-    place = {"directory": str(sandbox.repository)}
+    location = {"directory": str(sandbox.repository)}
     view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
     view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
     view.say('     --verify "python3 -m unittest"', "dim")
-    report.team = _run(client, view, "team", {**TEAM, **place}, kill_at="work")
+    report.team = _run(client, view, "team", {**TEAM, **location}, kill_at="work")
     view.say("6  A number to make smaller: every try is a commit, the best is kept", "bold")
     view.say(f'   kapelle loop "{LOOP["prompt"]}"', "dim")
     view.say('     --eval "… && wc -c < music/score.py" --minimize --max-iterations 4', "dim")
-    report.loop = _run(client, view, "loop", {**LOOP, **place})
+    report.loop = _run(client, view, "loop", {**LOOP, **location})
     _test(sandbox, report, view)
-    report.tasks = {key: client.get(task_path(task["id"])) for key, task in report.tasks.items()}
+    for key, task in report.tasks.items():
+        report.tasks[key] = client.get(f"/tasks/{task['id']}")
     report.seconds = time.monotonic() - began_at
     return report
 
@@ -144,8 +102,8 @@ def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Daemon
     home = sandbox.home
     home.root.mkdir(mode=0o700)
     copy = home.root / "playbook.toml"
-    own = files("kapelle.demo").joinpath("playbook.toml")
-    copy.write_bytes(playbook.read_bytes() if playbook else own.read_bytes())
+    source = playbook or files("kapelle.demo").joinpath("playbook.toml")
+    copy.write_bytes(source.read_bytes())
     home.config.write_text(_SETTINGS.format(playbook=copy), encoding="utf-8")
     client = DaemonConnection()
     view.say("2  A daemon in a home of its own, apart from yours", "bold")
@@ -155,7 +113,7 @@ def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Daemon
 
 
 def _daemon_pid(client: DaemonConnection) -> int:
-    """Asking anything is enough to have one: the client starts a daemon when there is none."""
+    """Return the pid of the daemon; the client starts one if there is none."""
     return int(client.get("/daemon")["pid"])
 
 
@@ -170,22 +128,22 @@ def _submit(sandbox: Sandbox, client: DaemonConnection, view: View) -> TasksById
 
 
 def _watch(client: DaemonConnection, tasks: TasksById, view: View) -> Kill | None:
-    """Keep the tasks up to date until all have ended; returns the kill if it came to that."""
+    """Update the tasks until all have ended; return the kill of the daemon, if it came to that."""
     keys = {task["id"]: key for key, task in tasks.items()}
     still_open = set(tasks)
-    begun = set[str]()
+    started = set[str]()
     kill = None
     with view.watching(tasks):
         for event in client.stream("/events", {"after": 0}, endless=True):
             key = keys.get(event.data.get("task_id") or "")
             if key is None:
                 continue
-            tasks[key] = client.get(task_path(tasks[key]["id"]))
-            view.changed(key, event.kind, event.data["data"], tasks)
+            tasks[key] = client.get(f"/tasks/{tasks[key]['id']}")
+            view.show_task_event(key, event, tasks)
             if event.kind == "attempt.started":
-                begun.add(key)
+                started.add(key)
             running = {name: task for name, task in tasks.items() if task["status"] == "running"}
-            if kill is None and begun >= _INTERRUPTED and running:
+            if kill is None and started >= _INTERRUPTED and running:
                 kill = _kill_daemon(client, running, view)
             if event.kind.removeprefix("task.") in FINAL:
                 still_open.discard(key)
@@ -195,13 +153,15 @@ def _watch(client: DaemonConnection, tasks: TasksById, view: View) -> Kill | Non
 
 
 def _kill_daemon(client: DaemonConnection, running: TasksById, view: View) -> Kill:
+    """Kill the daemon while agents are running, and start the next one."""
     _await_output(client, running)
     pid = _daemon_pid(client)
     attempts = {key: str(task["attempts"][-1]["id"]) for key, task in running.items()}
     os.kill(pid, signal.SIGKILL)
     began_at = time.monotonic()
-    names = f"{series(running)} {'are' if len(running) > 1 else 'is'}"
-    view.say(f"   kill -9 {pid}: the daemon is gone, while {names} at work.", "yellow")
+    verb = "are" if len(running) > 1 else "is"
+    names = join_names(running)
+    view.say(f"   kill -9 {pid}: the daemon is gone, while {names} {verb} at work.", "yellow")
     successor = _daemon_pid(client)
     gap_s = time.monotonic() - began_at
     text = f"   The next command started another one ({successor}, {gap_s:.1f} s)."
@@ -211,24 +171,24 @@ def _kill_daemon(client: DaemonConnection, running: TasksById, view: View) -> Ki
 
 
 def _await_output(client: DaemonConnection, tasks: TasksById) -> None:
-    """Wait until every agent has said something, so that they are really in the middle."""
+    """Wait until every agent has printed something, so that it is in the middle of its work."""
     deadline = time.monotonic() + _FIRST_OUTPUT_S
     silent = list(tasks)
     while silent and time.monotonic() < deadline:
-        if client.get_bytes(task_path(tasks[silent[0]]["id"], "output"))[0]:
+        if client.get_bytes(f"/tasks/{tasks[silent[0]]['id']}/output")[0]:
             silent.pop(0)
         else:
             time.sleep(0.05)
 
 
 def _merge_tasks(client: DaemonConnection, report: DemoReport, view: View) -> None:
-    """Merge what is verified, and try to merge what is not, to show that Kapelle refuses."""
+    """Merge verified work, and try to merge failed work, to show that Kapelle refuses."""
     view.say()
     view.say("4  What is verified is merged into main, and nothing else", "bold")
     for key, task in sorted(report.tasks.items(), key=lambda item: item[1]["status"]):
         if task["status"] not in {"completed", "failed"} or not task["workspace"]["branch"]:
             continue
-        commit, problem = _merge(client, task["id"])
+        commit, problem = _merge(client, f"/tasks/{task['id']}")
         if commit:
             report.merged[key] = commit
             view.say(f"   ✓ {key:10} {commit[:10]}", "green")
@@ -239,12 +199,12 @@ def _merge_tasks(client: DaemonConnection, report: DemoReport, view: View) -> No
     view.say()
 
 
-def _merge(client: DaemonConnection, some_id: str) -> tuple[str | None, str]:
-    """The commit with which it was merged, or why it was not."""
+def _merge(client: DaemonConnection, work: str) -> tuple[str | None, str]:
+    """Merge a task or a run by its path; return the commit, or the reason of a refusal."""
     try:
-        return str(client.merge(path_of(some_id, "merge"), {})["commit"]), ""
+        return str(client.merge(f"{work}/merge", {})["commit"]), ""
     except KapelleError as error:
-        return None, one_line(error.message)
+        return None, " ".join(error.message.split())
 
 
 def _run(
@@ -254,39 +214,46 @@ def _run(
     spec: dict[str, Any],
     kill_at: str | None = None,
 ) -> DemoRun:
+    """Start a run, follow it to its end, and merge it.
+
+    The daemon is killed once, when the run reaches the phase kill_at.
+    """
     body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
-    made = DemoRun(client.create("/runs", body))
-    for event in client.stream("/events", {"after": 0, "run_id": made.run["id"]}, endless=True):
-        data = read_event(event)
-        passage = data and event_passage(data)
-        if passage:
-            view.say(indent(passage.text, "   "), passage.style)
-        if kill_at and event.data["data"].get("phase") == kill_at:
-            made.killed = _daemon_pid(client)
-            kill_at = None
-            os.kill(made.killed, signal.SIGKILL)
-            text = f"   kill -9 {made.killed}: the next daemon ({_daemon_pid(client)}) goes on"
-            view.say(f"{text} with the run.", "yellow")
+    run = client.create("/runs", body)
+    path = f"/runs/{run['id']}"
+    demo_run = DemoRun()
+    for event in client.stream("/events", {"after": 0, "run_id": run["id"]}, endless=True):
+        view.show_run_event(event)
+        is_time = kill_at is not None and event.data["data"].get("phase") == kill_at
+        if is_time and demo_run.killed is None:
+            pid = demo_run.killed = _daemon_pid(client)
+            os.kill(pid, signal.SIGKILL)
+            successor = _daemon_pid(client)
+            text = f"   kill -9 {pid}: the next daemon ({successor}) goes on with the run."
+            view.say(text, "yellow")
         if event.kind.removeprefix("run.") in FINAL:
             break
-    made.run = client.get(path_of(made.run["id"]))
-    made.merged, problem = _merge(client, made.run["id"])
-    if made.merged:
-        view.say(f"   ✓ merged into main as {made.merged[:10]}", "green")
+    demo_run.run = client.get(path)
+    demo_run.merged, problem = _merge(client, path)
+    if demo_run.merged:
+        view.say(f"   ✓ merged into main as {demo_run.merged[:10]}", "green")
     else:
         view.say(f"   ✗ {problem}", "red")
     view.say()
-    return made
+    return demo_run
 
 
 def _test(sandbox: Sandbox, report: DemoReport, view: View) -> None:
+    """Run the sample's tests on main, and play its tune if they pass."""
     view.say("7  The sample's own tests, on the merged main", "bold")
     dirty = sample.git(sandbox.repository, "status", "--porcelain")
     if dirty:
         raise KapelleError(f"The checkout of main is not what was merged: {dirty}")
     report.after = sample.run_tests(sandbox.repository)
-    view.say(f"   {report.after}.", "green" if report.after.passes else "red")
-    if report.after.passes:
+    if not report.after.passes:
+        view.say(f"   {report.after}.", "red")
+    else:
+        view.say(f"   {report.after}.", "green")
         view.say()
         for line in sample.tune(sandbox.repository).splitlines():
             view.say(f"   {line}", "cyan")
