@@ -9,8 +9,6 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import excerpt, format_count, shorten_paths
 
-TaskFields = Any
-RunFields = Any
 ReportRow = dict[str, Any]
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
