@@ -7,10 +7,10 @@ import pytest
 from pydantic import BaseModel
 
 from kapelle.client import records
+from kapelle.domain.agent_views import AgentView
 from kapelle.domain.question import Question
 from kapelle.domain.run import Run, Step
 from kapelle.domain.task import Attempt, CheckResult, Event, Task
-from kapelle.domain.views import AgentView
 
 
 @pytest.mark.parametrize(
