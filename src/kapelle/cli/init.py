@@ -209,7 +209,7 @@ def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -
         path.write_text(text, encoding="utf-8")
 
 
-def _container(docker: dict[str, Any]) -> str:
+def _container(docker: dict[str, object]) -> str:
     """Return the table of a container as comments."""
     if not docker:
         return ""
@@ -239,7 +239,7 @@ def _config(values: dict[str, str], mark: str) -> str:
     return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 
-def _tables(tables: dict[str, dict[str, Any]], mark: str) -> str:
+def _tables(tables: dict[str, dict[str, object]], mark: str) -> str:
     """Return further tables of the configuration as TOML, each line behind the mark."""
     lines: list[str] = []
     for table, values in tables.items():

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.schedule import MissedPolicy, ScheduleSpec, require_cron, require_zone
 from kapelle.domain.specs import TaskSpec
-from kapelle.engine.schedules.slots import next_slot
+from kapelle.engine.schedules.calendar import next_slot
 
 AT = "2026-11-01T03:00:00Z"
 
