@@ -36,7 +36,7 @@ def test_calls_of_agents_are_counted(kapelle: Instance, repository: Path) -> Non
         prompt=play({"run": "echo x >> n.txt"}), until=["false"], max_agent_calls=2,
     )  # fmt: skip
     assert run["status"] == "failed"
-    assert "agents 2 times" in run["reason"]
+    assert run["reason"] == "Limit of 2 agent calls reached."
     assert run["spent"]["agent_calls"] == 2
 
 
@@ -49,7 +49,7 @@ def test_money_runs_out(kapelle: Instance, repository: Path) -> None:
         kapelle, "loop", repository, prompt=costly, until=["false"], budget_usd=1.0, max_failures=0
     )
     assert run["status"] == "failed"
-    assert "budget of $1" in run["reason"]
+    assert run["reason"] == "Budget of $1 reached."
     assert len(tasks_of(kapelle, run["id"])) == 2
 
 

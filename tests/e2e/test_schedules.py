@@ -218,7 +218,7 @@ def test_wrong_schedules_get_a_sentence_and_leave_nothing(
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
     for change, said in (
         ({"cron": "0 25 * * *"}, "an hour is 0 to 23"),
-        ({"cron": "* * * * *", "timezone": "Berlin"}, "perhaps Europe/Berlin"),
+        ({"cron": "* * * * *", "timezone": "Berlin"}, "did you mean Europe/Berlin"),
         ({}, "a trigger is missing"),
         ({"at": "2020-01-01T00:00:00Z"}, "has passed"),
         (

@@ -48,7 +48,7 @@ async def test_a_follower_ends_when_nothing_can_come_any_more(timetable: Timetab
     await timetable.tick(MINUTE)
     reason = f"{leader}, which it follows, has ended"
     assert await timetable.status(follower) == (ScheduleStatus.COMPLETED, reason)
-    with pytest.raises(InvalidInput, match="nothing will come after it"):
+    with pytest.raises(InvalidInput, match="no work can follow it"):
         await timetable.create(after=leader)
 
 

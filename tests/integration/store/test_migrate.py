@@ -193,7 +193,7 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     migrate.migrate(engine)
     _add_migration(monkeypatch, tmp_path, f"{_NEXT}    op.execute('SELECT nothing')\n")
-    with pytest.raises(Unavailable, match=rf"{_NEWEST} to 0099_moods: .*nothing"):
+    with pytest.raises(Unavailable, match=rf"{_NEWEST} to 0099_moods failed: .*nothing"):
         migrate.migrate(engine)
     assert migrate.read_revision(engine) == _NEWEST
     assert "moods" not in sa.inspect(engine).get_table_names()
