@@ -347,7 +347,7 @@ def test_runs_spend_of_the_budget_of_the_task_that_asked(
     runs = [voice.call("POST", "/runs", body)["id"] for _ in range(2)]
     [first, second] = [rest(kapelle, run_id) for run_id in runs]
     ended = [task for task in kapelle.get("/tasks")["tasks"] if task["run_id"] in runs]
-    assert any("budget" in str(task["reason"]) for task in ended), ended
+    assert any("Budget of $1 reached." in str(task["reason"]) for task in ended), ended
     assert "completed" not in {first["status"], second["status"]}
     told = voice.refused("limit_reached", "POST", "/runs", body)
     assert told.startswith(f"$0 is left for {root}")
