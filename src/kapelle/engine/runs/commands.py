@@ -134,7 +134,7 @@ class CommandContext(GitContext):
         return await subject.examine(name, spec, result, changed, policy)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
-        """What the CI says of what is committed."""
+        """Wait for the CI of the committed work, and return its verdict as a check result."""
         await self._journal.process(name)
         owner = task or self._owner
         began = (self.run_id, name)

@@ -82,7 +82,7 @@ class DurableContext(CommandContext):
         return child_id
 
     async def _place(self, asked: TaskArgs, *, is_own: bool) -> tuple[WorkspaceKind, str | None]:
-        """Where a task works, and the branch that a worktree of its own is made from."""
+        """Return where a task works, and the branch from which its own worktree starts."""
         if not self._is_git:
             return WorkspaceKind.IN_PLACE, None
         directory = asked.get("directory")
@@ -95,7 +95,7 @@ class DurableContext(CommandContext):
         return WorkspaceKind.WORKTREE, await self._branch() if branches else None
 
     def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
-        """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
+        """Return the task to submit: the pattern's arguments, completed by the run's spec."""
         run = self.spec
         asked = {name: value for name, value in fields.items() if value}
         asked = {name: asked[name] for name in asked if name not in Manner.__annotations__}
@@ -180,7 +180,7 @@ class DurableContext(CommandContext):
         return RunResult.model_validate(await self._journal.step(step))
 
     async def _inherited(self, own: bool) -> dict[str, Any]:
-        """What a run inside this one takes over; its own worktree begins where this one is."""
+        """Return the values for a run inside this one; its own worktree starts at this branch."""
         fields = set(PatternSpec.model_fields) - _OWN
         inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
         inherited |= {"project": self._project} if self._project else {}
@@ -288,7 +288,7 @@ class DurableContext(CommandContext):
         await self._journal.step(StepRequest("revert", commit[:12], perform, end=end, at_once=True))
 
     def _remember(self, connection: Connection, commit: str | None) -> None:
-        """What the run's branch holds, so that exactly this is merged later."""
+        """Store the commit of the run's branch, so that exactly this commit is merged later."""
         runs.update(connection, self._owner, workspace_commit=commit)
 
     async def _branch(self) -> str:

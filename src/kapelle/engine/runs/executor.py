@@ -326,10 +326,10 @@ async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, control:
 
 @contextmanager
 def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Iterator[bool]:
-    """Whether the daemon has died too often in the same place of a pattern, as far as a file tells.
+    """Yield whether the daemon has died too often in the same place of a pattern.
 
-    The file is there only while the pattern plays: whoever finds it comes after a daemon that
-    died meanwhile. The place is how far the pattern was.
+    The count is in a file that exists only while the pattern plays: a daemon that finds the file
+    knows that the previous one died meanwhile. The place is the progress of the pattern.
     """
     ended = sum(step["ended_at"] is not None for step in known.values())
     place = f"{run['executions']}.{len(known)}.{ended}"
@@ -406,14 +406,14 @@ def _json(value: Any) -> Any:
 
 
 def _pattern_error(error: BaseException) -> str:
-    """What went wrong inside a pattern, with the place in its file."""
+    """Return the reason for an error inside a pattern, with the place in its file."""
     if isinstance(error, PatternExited) and error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    # What happens inside Kapelle or Python was asked for in the last line before that.
-    asked = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
-    if asked:
-        place = asked[-1]
+    # An error inside Kapelle or Python is reported at the pattern's line that called it.
+    own_frames = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
+    if own_frames:
+        place = own_frames[-1]
     elif frames:
         place = frames[-1]
     else:

@@ -156,14 +156,14 @@ class GitContext(Context):
 
 
 async def is_here(workspaces: Workspaces, spec: PatternSpec, directory: str) -> bool:
-    """Whether a directory is in the repository that a run works in."""
+    """Return whether a directory is in the repository of a run."""
     own = await workspaces.locate(Path(spec.directory))
     other = await workspaces.locate(Path(directory))
     return own is not None and other is not None and own.common_dir == other.common_dir
 
 
 def foreign(directory: str | None) -> InvalidInput:
-    """That a task cannot work there."""
+    """Return the error for a task outside the repository of its run."""
     return InvalidInput(
         f"{directory} is not in the repository of the run, whose workspace it shares.",
         hint="Give each step a workspace of its own: --workspaces each.",

@@ -32,7 +32,7 @@ class PatternChanged(KapelleError, code="pattern_changed"):
 
 
 class StepNotReady(Exception):
-    """What a step waited for goes on after all, so it is to be waited for again."""
+    """The work that a step waited for has resumed, so the step waits again."""
 
 
 class PatternExited(Exception):
@@ -62,7 +62,7 @@ class StepRequest:
 
 
 class Journal:
-    """What the run has done so far, read once, and what it does now, written as it happens."""
+    """Records the steps of a run: earlier ones are read once, new ones written as they happen."""
 
     def __init__(
         self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
@@ -362,14 +362,14 @@ class Gate:
 
 
 def _is_in(name: str, entry: steps.Row | None) -> bool:
-    """Whether a step is one by which a branch came in behind the gate of this name."""
+    """Return whether a step is the one with which a branch entered the gate of this name."""
     if entry is None or entry["ended_at"] is None:
         return False
     return (entry["kind"], entry["label"]) == ("lock", name)
 
 
 async def no_work(_step: StepRequest) -> None:
-    """What a step does that is only recorded."""
+    """Do nothing: the work of a step that is only recorded."""
 
 
 def _remembered(entry: steps.Row) -> Any:
