@@ -121,9 +121,9 @@ class Control:
         raise RunSuspended
 
     async def left(self) -> RemainingBudget:
-        return self._budget.left(await self._parts.db.glance(self._spent))
+        return self._budget.left(await self._parts.db.glance(self._consumption))
 
-    def _spent(self, connection: Connection) -> Spent:
+    def _consumption(self, connection: Connection) -> Spent:
         """Return the consumption of the run, including agent calls that are only reserved."""
         if self._budget == NO_LIMITS:
             return NOTHING  # nobody asks how much it is
@@ -144,7 +144,7 @@ class Control:
 
     async def require_time_and_money(self) -> RemainingBudget:
         """Return the remaining budget; raise LimitReached if no time or no money remains."""
-        left = self._budget.require(await self._parts.db.glance(self._spent))
+        left = self._budget.require(await self._parts.db.glance(self._consumption))
         if not await self._parts.db.glance(children.is_in_tree, self._run_id):
             return left
         # What else the task spends that asked for the run is spent of the same budget.

@@ -74,8 +74,8 @@ class GitContext(Context):
             conflicts = await self._take_in(task)
             return {"commit": await self._workspaces.tip(task.id), "conflicts": conflicts}
 
-        found = await self._git_step("combine", task.id, perform, again=False)
-        return Combined.model_validate(found)
+        combination = await self._git_step("combine", task.id, perform, again=False)
+        return Combined.model_validate(combination)
 
     async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
         place = (task.id if task else self._owner, Path(self.spec.directory), path)
