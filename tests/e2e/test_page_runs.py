@@ -51,12 +51,12 @@ def test_nobody_is_at_work_in_a_run_that_was_cancelled(
     expect(page.locator(".inspector")).to_contain_text("1 of 4")
     # To pause takes until its agents have ended; that it may go on all the same is offered.
     page.keyboard.press("p")
-    expect(verdict).to_contain_text("Pausing. It begins nothing more, and waits for 2 agents")
+    expect(verdict).to_contain_text("Pausing. The run starts no more work and waits for 2 agents")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     page.keyboard.press("r")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.keyboard.press("x")
-    page.get_by_role("button", name="Cancel it").click()
+    page.get_by_role("button", name="Cancel the run").click()
     for _ in range(2):
         expect(verdict).to_contain_text("Cancelled.")
         expect(node.filter(has_text="stopped")).to_have_count(2)
@@ -108,7 +108,7 @@ def test_only_what_is_done_as_a_whole_is_green(
     gate.touch()
     expect(verdict).to_contain_text("Completed")
     expect(phase.nth(1)).to_contain_text("2 of 4 parts merged, 1 failed, 1 not done")
-    expect(phase.nth(1).get_by_role("img", name="ended, not all of it done")).to_be_visible()
+    expect(phase.nth(1).get_by_role("img", name="ended incomplete")).to_be_visible()
     expect(phase.nth(1).locator(".g-ok")).to_have_count(0)
     expect(phase.nth(2).locator(".g-ok")).to_have_count(1)
     expect(page.locator(".dag .node", has_text="Switch")).to_contain_text("not done")
@@ -137,10 +137,10 @@ def test_a_card_says_which_work_it_is_and_how_near_its_limit(
     needs = page.locator(".needs > li", has_text="Hard")
     expect(needs.get_by_role("button", name="Retry")).to_be_enabled()
     kapelle.kill()
-    for name in ("Retry", "Archive", "Later: Hard"):
+    for name in ("Retry", "Archive", "Snooze: Hard"):
         expect(needs.get_by_role("button", name=name)).to_be_disabled()
     expect(needs.get_by_role("button", name="Retry")).to_have_attribute(
-        "title", "The daemon does not answer"
+        "title", "Daemon unreachable"
     )
     kapelle.start()
     expect(needs.get_by_role("button", name="Retry")).to_be_enabled()

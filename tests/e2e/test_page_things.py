@@ -29,10 +29,10 @@ def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, reposi
     page.get_by_label("Title").fill("Redis")
     page.get_by_label("Content").fill("Start it first.")
     page.get_by_label("Project", exact=True).last.fill("shop")
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_role("button", name="Redis").click()
     page.get_by_label("Content").fill("<b>Start it</b> with make redis.")
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator("tbody")).to_contain_text("<b>Start it</b> with make redis.")
     # A note that somebody writes meanwhile is not written over.
     page.get_by_role("radio", name="Notes").click()
@@ -42,27 +42,27 @@ def test_what_is_known_is_read_and_changed(page: Page, kapelle: Instance, reposi
     box.fill("mine")
     spec = {"key": "results/step1", "value": "theirs", "scope": "global"}
     kapelle.post("/notes", spec)
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("Read it again")
     expect(box).to_have_value("mine")
-    page.get_by_role("button", name="Read theirs").click()
+    page.get_by_role("button", name="Reload").click()
     expect(box).to_have_value("theirs")
     box.fill("ours")
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator(".editor")).to_have_count(0)
     assert kapelle.get("/notes/entry?key=results/step1&scope=global")["value"] == "ours"
     page.get_by_role("radio", name="Templates").click()
     page.get_by_role("button", name="New template").click()
     page.get_by_label("Name", exact=True).fill("bug fix")
     page.get_by_label("Guidelines").fill("Test first.")
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator(".err", has_text="Name")).to_contain_text("Letters, digits")
     page.get_by_label("Name", exact=True).fill("bugfix")
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator("tbody")).to_contain_text("not used yet")
     # It is chosen in New, and what the task says is told there.
     page.goto(f"{url_of(kapelle)}/new")
-    page.get_by_placeholder("What is to be done?").fill("Hello")
+    page.get_by_placeholder("What should be done?").fill("Hello")
     page.get_by_label("Template--template").select_option("bugfix")
     page.get_by_label("Directory-C").or_(page.get_by_label("Directory--directory")).fill(
         str(repository)
@@ -95,10 +95,10 @@ def test_projects_are_switched_renamed_and_put_away(
     assert [task["title"] for task in kapelle.get("/tasks?project=store")["tasks"]] == ["Of shop"]
     row = page.locator("tr", has_text="store")
     row.get_by_role("button", name="Archive").click()
-    expect(row.get_by_role("button", name="Take out")).to_be_visible()
+    expect(row.get_by_role("button", name="Unarchive")).to_be_visible()
     expect(page.get_by_role("link", name="Of shop")).to_be_visible()
     page.reload()
-    expect(row.get_by_role("button", name="Take out")).to_be_visible()
+    expect(row.get_by_role("button", name="Unarchive")).to_be_visible()
     page.get_by_role("link", name="Work", exact=True).click()
     expect(page.get_by_text("No work yet")).to_be_visible()
 
@@ -119,7 +119,7 @@ def test_a_comment_on_a_line_becomes_the_next_prompt(
     expect(page.locator(".review")).to_contain_text("notes.md:2")
     page.reload()
     expect(page.locator(".review")).to_contain_text("Say why.")
-    page.get_by_label("What else is to be said").fill("Look again.")
+    page.get_by_label("Summary").fill("Look again.")
     page.get_by_role("button", name="Send to the agent").click()
     expect(page.locator(".review")).to_have_count(0)
     found = kapelle.wait(task)
@@ -157,7 +157,7 @@ def test_what_accounts_and_templates_used_and_where_words_stand(
     page.get_by_role("link", name="Open there").first.click()
     expect(page.locator(".found")).to_contain_text("blue parrot")
     page.goto(f"{url_of(kapelle)}/nowhere")
-    expect(page.get_by_role("heading", name="There is no such page.")).to_be_visible()
+    expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
     expect(page.get_by_role("link", name="Usage")).to_be_visible()
 
 
@@ -173,14 +173,14 @@ def test_the_browser_tells_who_looks_elsewhere(
     )
     log_in(page, kapelle)
     page.goto(f"{url_of(kapelle)}/system/settings")
-    page.get_by_label(re.compile("^Tell me")).check()
+    page.get_by_label(re.compile("^Desktop notifications")).check()
     run = start(kapelle, "pipeline", repository, agent="rehearsal", steps=["a", "b"], title="Two")
     rest(kapelle, run)
     expect(page.locator("body")).to_have_attribute("data-told", "Two finished")
     failed = kapelle.play('[[do]]\nfail = "no"', repository, title="Hopeless")
     kapelle.wait(failed)
     expect(page.locator("body")).to_have_attribute("data-told", "Hopeless failed")
-    page.get_by_label(re.compile("^Tell me")).uncheck()
+    page.get_by_label(re.compile("^Desktop notifications")).uncheck()
 
 
 def test_a_long_conversation_opens_at_its_end_and_all_of_it_is_in_reach(
@@ -233,7 +233,7 @@ def test_a_run_opens_in_the_list_and_whoever_logs_out_is_out(
     page.goto(f"{url_of(kapelle)}/work")
     rows = page.get_by_role("table", name="Work").get_by_role("row")
     expect(rows).to_have_count(2)
-    page.get_by_role("button", name="What is inside Two parts").click()
+    page.get_by_role("button", name="Parts of Two parts").click()
     expect(rows).to_have_count(4)
     expect(rows.nth(2)).to_contain_text("Part one")
     page.goto(f"{url_of(kapelle)}/system/settings")
@@ -359,7 +359,7 @@ def test_small_things_are_where_they_belong(
         boxes = [heads.nth(number).bounding_box() for number in range(3)]
         assert len({round(box["x"] + box["width"]) for box in boxes if box}) == 1
     page.goto(f"{url_of(kapelle)}/knowledge/projects")
-    expect(page.get_by_text("There is no such page.")).to_be_visible()
+    expect(page.get_by_text("Page not found")).to_be_visible()
     page.goto(f"{url_of(kapelle)}/schedules")
     zone = page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone || 'UTC'")
     expect(page.locator("tr", has_text="Far").get_by_text(zone, exact=True)).to_be_visible()

@@ -43,11 +43,11 @@ def test_any_number_of_ended_tasks_changes_no_total_and_hides_nothing(
     expect(page.locator(".pulse .say")).to_contain_text("204 done today (1 verified, 203 not)")
     needs = page.locator(".needs > li")
     expect(needs.filter(has_text="Implement the pitch")).to_contain_text("opera")
-    unproven = needs.filter(has_text="2 results to look at")
+    unproven = needs.filter(has_text="2 results to review")
     expect(unproven).to_contain_text("2 repositories")
     unproven.get_by_role("button", name="Show 2").click()
     expect(unproven.get_by_role("link", name="Unproven one")).to_be_visible()
-    unproven.get_by_role("button", name="Mark all as looked at").click()
+    unproven.get_by_role("button", name="Mark all as reviewed").click()
     expect(unproven).to_have_count(0)
     # The oldest of all is found by its words, and by what is known of it.
     for typed, found in (
@@ -57,7 +57,7 @@ def test_any_number_of_ended_tasks_changes_no_total_and_hides_nothing(
         ("state:completed since:1d", "204 items"),
         ("state:failed", "No matching work"),
         ("state:verified,failed", "1 item"),
-        ("state:nonsense", "state:nonsense is no state"),
+        ("state:nonsense", "state:nonsense is not a state"),
     ):
         page.goto(f"{url_of(kapelle)}/work?q={typed.replace(' ', '+')}")
         expect(page.locator("main")).to_contain_text(found)
@@ -126,9 +126,7 @@ def test_a_narrow_list_names_repositories_and_unreported_tokens_are_unknown(
             expect(evidence).to_contain_text("not merged")
             assert evidence.evaluate(UNCUT), width
     page.goto(f"{url_of(kapelle)}/report")
-    expect(
-        page.get_by_text("3 things asked for, 2 done (1 verified, 1 not), 1 failed;")
-    ).to_be_visible()
+    expect(page.get_by_text("3 items, 2 done (1 verified, 1 not), 1 failed;")).to_be_visible()
     assert is_within(page)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"{url_of(kapelle)}/usage")
@@ -164,7 +162,7 @@ def test_the_verdict_of_work_whose_checks_prove_nothing_is_one(
     need = page.locator(".needs > li", has_text="Blind")
     expect(need).to_contain_text("completed, not proven")
     page.goto(f"{url_of(kapelle)}/tasks/{task['id']}")
-    blind = "2 of 2 checks do not look at the change"
+    blind = "2 of 2 checks do not exercise the change"
     expect(page.locator(".verdict")).to_have_text(f"Completed, not proven: {blind}.")
     expect(page.locator(".checked header")).to_contain_text(f"2 of 2 passed; {blind}")
     expect(page.locator(".checked.ok")).to_have_count(0)
@@ -188,7 +186,7 @@ def test_a_test_of_an_agent_lifts_its_pause_and_those_who_wait_for_it_are_one(
     expect(account).to_have_count(1)
     expect(account).to_contain_text("2 tasks")
     expect(account).to_contain_text("rehearsal is rate-limited until")
-    account.get_by_role("button", name="Try now").click()
+    account.get_by_role("button", name="Test now").click()
     expect(account).to_have_count(0)
     for id_ in ids:
         assert kapelle.wait(id_)["status"] == "completed"

@@ -13,7 +13,9 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
 ) -> None:
     report, since = night(kapelle, repository)
     text = report["markdown"]
-    assert "5 asked for: 3 done (2 verified, 1 not), 1 failed, 3 need you, 2 merged." in text
+    assert (
+        "5 submitted: 3 done (2 verified, 1 not verified), 1 failed, 3 need you, 2 merged." in text
+    )
     asked, done = (text.split(f"## {heading}\n")[1] for heading in ("Needs you", "Done"))
     assert "It asks: Which database?" in asked.split("##")[0]
     assert "kapelle answer task_" in asked.split("##")[0]
@@ -27,7 +29,7 @@ def test_the_report_of_an_unattended_night_is_true_and_says_what_to_type(
     printed = kapelle.cli("report", "--since", since)
     assert printed.stdout.splitlines()[2:] == text.splitlines()[2:]
     assert kapelle.cli("report", "--since", "1h", "--project", "none").stdout.endswith(
-        "Nothing was asked for, and nothing went on.\n"
+        "No work was submitted or active.\n"
     )
     assert "neither a duration nor a date" in kapelle.cli("report", "--since", "soon").stderr
     ends = ("report", "--since", "1h", "--until", "2h")
@@ -47,7 +49,7 @@ def test_what_a_person_called_off_has_not_failed_and_a_merge_is_told_where_it_we
     asking = kapelle.wait(kapelle.play('[[do]]\nask = "Which?"', repository))
     kapelle.post(f"/tasks/{asking['id']}/cancel")
     text = kapelle.get("/report")["markdown"]
-    assert "2 asked for: 1 done (0 verified, 1 not), 1 cancelled, 1 merged." in text
+    assert "2 submitted: 1 done (0 verified, 1 not verified), 1 cancelled, 1 merged." in text
     assert "merged into release" in text
 
 

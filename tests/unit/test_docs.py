@@ -50,10 +50,20 @@ def test_the_table_of_statuses_is_the_table_of_transitions() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
+    """To a file that is there, and in a page to a heading that it has."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for page in pages:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target in re.findall(r"\]\(([^):]+)\)", _without_code(page)):
+            name, _, anchor = target.partition("#")
+            path = page.parent / name if name else page
+            assert path.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(path), f"{page.name}: {target}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.*)$", _without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_lines_of_prose_fit_a_screen() -> None:
@@ -62,16 +72,20 @@ def test_the_lines_of_prose_fit_a_screen() -> None:
         f"{page.relative_to(ROOT)}: {line}"
         for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
         if page.name != "cli.md"
-        for line in _prose(page.read_text(encoding="utf-8"))
+        for line in _prose(page)
         if len(line) > WIDEST
     }
     assert wide == set()
 
 
-def _prose(text: str) -> list[str]:
-    text = re.sub(r"<!-- made by .*?<!-- end of that -->", "", text, flags=re.DOTALL)
-    text = re.sub(r"^ *(`{3,})[^`\n]*\n.*?^ *\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+def _prose(page: Path) -> list[str]:
+    text = re.sub(r"<!-- made by .*?<!-- end of that -->", "", _without_code(page), flags=re.DOTALL)
     return [line for line in text.splitlines() if not line.lstrip().startswith("|")]
+
+
+def _without_code(page: Path) -> str:
+    fenced = re.compile(r"^ *(`{3,})[^`\n]*\n.*?^ *\1$", re.DOTALL | re.MULTILINE)
+    return fenced.sub("", page.read_text(encoding="utf-8"))
 
 
 def test_every_page_starts_with_what_it_is_for() -> None:

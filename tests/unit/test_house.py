@@ -21,7 +21,7 @@ LONGEST_PATTERN, LONGEST_PLAY = 400, 80
 # A package whose modules are looked up by the name of what they hold: each stands for itself.
 FOUND_BY_NAME = {"adapters", "patterns"}
 STANDING = {"__init__", "__main__"}
-# A package whose `__init__` puts together one module for each noun, however short.
+# A package whose `__init__` or `table` puts together one module for each noun, however short.
 TABLES = {"service", "routes"}
 GERUND = re.compile(r"(?<!str)(?<!sett)(?<!learn)ings?$")
 
@@ -103,13 +103,13 @@ def test_no_module_has_a_single_small_user() -> None:
         and _lines(modules()[name]) < SMALL_USER
         and modules()[next(iter(of))].parent == modules()[name].parent
         and modules()[name].parent.name not in FOUND_BY_NAME
-        and not (modules()[name].parent.name in TABLES and _is_package(next(iter(of))))
+        and not (modules()[name].parent.name in TABLES and _puts_together(next(iter(of))))
     ]
     assert lonely == []
 
 
-def _is_package(name: str) -> bool:
-    return modules()[name].stem == "__init__"
+def _puts_together(name: str) -> bool:
+    return modules()[name].stem in {"__init__", "table"}
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "patterns").rglob("*.py")), ids=_dotted)

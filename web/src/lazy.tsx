@@ -41,7 +41,7 @@ export function lazyPart<Props extends object>(
     if (state === 'failed') {
       return frame(
         <Empty title="This part of the page could not be loaded">
-          <p>It loads by itself when the daemon answers again.</p>
+          <p>It loads automatically when the daemon is available again.</p>
           <Button onClick={() => setState('loading')}>Try again</Button>
         </Empty>,
       );

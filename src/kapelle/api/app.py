@@ -9,10 +9,10 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle.api.openapi import make_document
-from kapelle.api.operations import Operation
+from kapelle.api.operation import Operation
 from kapelle.api.page import is_page, page
 from kapelle.api.router import Router
-from kapelle.api.routes import OPERATIONS
+from kapelle.api.routes.table import OPERATIONS
 from kapelle.api.security import RequestGuard, anybody, owner_only
 from kapelle.service import Service
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
-from kapelle.api.operations import JSON, WEBSOCKET, Operation
+from kapelle.api.operation import JSON, WEBSOCKET, Operation
 from kapelle.api.security import anybody, owner_only
 from kapelle.service import Service
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from kapelle.api.errors import error_response, response_to
-from kapelle.api.operations import WEBSOCKET, Operation
+from kapelle.api.operation import WEBSOCKET, Operation
 from kapelle.service import Service
 
 

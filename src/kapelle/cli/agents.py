@@ -22,11 +22,14 @@ from kapelle.cli.config import (
     repo_flag,
     show_entries,
 )
-from kapelle.cli.format import DONE, WORK_FAILED, mark, moment, now, one_line, paint, short, until
+from kapelle.cli.figures import format_seconds, format_time_left, now, parse_time
+from kapelle.cli.layout import check_mark, paint
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import columns
 from kapelle.cli.parser import CliGroup, argument, flag, json_flag, reports
 from kapelle.cli.result import Result
+from kapelle.cli.states import DONE, WORK_FAILED
+from kapelle.cli.text import one_line
 from kapelle.cli.values import not_empty
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
@@ -91,7 +94,7 @@ def _agent_remarks(agent: AgentData) -> Iterator[str]:
     """Return what the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
-        soon = until(agent["paused_until"])
+        soon = format_time_left(agent["paused_until"])
         yield (
             f"{name} is paused and goes on {soon}: {agent['paused_reason']}."
             f" `kapelle agents check {name} --live` lifts it if it works again."
@@ -110,13 +113,13 @@ def _agent_remarks(agent: AgentData) -> Iterator[str]:
 
 def _window_words(window: dict[str, Any]) -> str:
     used = window["used"]
-    at = moment(window["resets_at"])
+    at = parse_time(window["resets_at"])
     if used is None:
         share = "how much is used is unknown"
     else:
         share = f"{used:.0%} used"
     if at and at > now():
-        left = short((at - now()).total_seconds())
+        left = format_seconds((at - now()).total_seconds())
     else:
         left = None
     if left:
@@ -177,7 +180,7 @@ def _print(result: dict[str, Any]) -> None:
     if doubtful:
         sign = paint("!", "yellow")
     else:
-        sign = mark(result["usable"])
+        sign = check_mark(result["usable"])
     name = one_line(result["agent"]["name"])
     sys.stdout.write(f"{sign} {name}: {one_line('; '.join(_parts(result)))}\n")
     sys.stdout.flush()
@@ -197,7 +200,7 @@ def _parts(result: dict[str, Any]) -> list[str]:
     if live is None:
         return [*parts, *_unverified(agent)]
     if live["ok"]:
-        return [*parts, f"it answered in {short(live['duration_s'])}"]
+        return [*parts, f"it answered in {format_seconds(live['duration_s'])}"]
     return [*parts, f"{live['failure']}: {advice(live['reason'], result['hint'])}"]
 
 

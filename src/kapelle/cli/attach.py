@@ -14,10 +14,11 @@ from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
 from kapelle.cli.follow import follow
-from kapelle.cli.format import exit_code, one_line
 from kapelle.cli.ids import newest_task_argument, task_path, work_id
 from kapelle.cli.output import say
 from kapelle.cli.parser import command
+from kapelle.cli.states import exit_code
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import ConnectionLost
 from kapelle.domain.errors import Conflict, InvalidInput

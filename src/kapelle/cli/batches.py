@@ -10,11 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from kapelle.cli import help_page, parser
-from kapelle.cli.format import local, one_line
+from kapelle.cli.figures import local_time
 from kapelle.cli.output import plain_line
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.parser import CliGroup, argument, flag, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import one_line
 from kapelle.cli.types import FILE
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
@@ -38,7 +39,7 @@ def list_batches() -> Result:
     """List the saved lists."""
 
     def row(batch: dict[str, Any]) -> list[Any]:
-        return [batch["name"], len(batch["items"]), local(batch["updated_at"])]
+        return [batch["name"], len(batch["items"]), local_time(batch["updated_at"])]
 
     lines = columns("NAME,ITEMS,SAVED", row)
     nothing = "No lists. `kapelle batches save NAME FILE` saves one."

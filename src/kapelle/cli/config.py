@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kapelle.cli.format import one_line, paint
+from kapelle.cli.layout import paint
 from kapelle.cli.output import plain_line
 from kapelle.cli.parser import CliGroup, argument, flag, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import one_line
 from kapelle.cli.usage_errors import did_you_mean
 from kapelle.cli.values import refuse
 from kapelle.domain.errors import NotFound

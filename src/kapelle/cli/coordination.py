@@ -7,11 +7,12 @@ from operator import itemgetter
 from typing import Any
 
 from kapelle.cli import parser
-from kapelle.cli.format import ERROR, local, short
+from kapelle.cli.figures import format_seconds, local_time
 from kapelle.cli.output import plain_line, say
 from kapelle.cli.pages import columns, limit_option, listing, whole_list
 from kapelle.cli.parser import CliGroup, argument, flag, option, reports
 from kapelle.cli.result import Result
+from kapelle.cli.states import ERROR
 from kapelle.cli.tasks import timeout_option
 from kapelle.cli.types import Number
 from kapelle.cli.values import duration_s, optional, read_prompt
@@ -41,7 +42,7 @@ expected_version_option = option(
 
 def _note_cells(note: dict[str, Any]) -> list[Any]:
     author = note["task_id"] or note["author"]
-    return [note["key"], note["version"], note["size"], author, local(note["updated_at"])]
+    return [note["key"], note["version"], note["size"], author, local_time(note["updated_at"])]
 
 
 @notes.command("list")
@@ -138,7 +139,13 @@ _PATHS_HELP = "Files, folders or globs; . is all of the checkout."
 
 def _lock_cells(lock: dict[str, Any]) -> list[Any]:
     owner = lock["task_id"] or lock["owner"]
-    return [lock["path"], lock["status"], owner, short(lock["left_s"]), lock["reason"] or ""]
+    return [
+        lock["path"],
+        lock["status"],
+        owner,
+        format_seconds(lock["left_s"]),
+        lock["reason"] or "",
+    ]
 
 
 _lock_lines = columns("PATH,STATUS,BY,LEFT,REASON", _lock_cells)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from kapelle.cli.format import DONE, WORK_FAILED, size
+from kapelle.cli.figures import format_size
 from kapelle.cli.ids import complete, is_run, path_of
 from kapelle.cli.output import document, plain_line, say
 from kapelle.cli.parser import CliGroup, argument, command, flag, json_flag, option, reports
 from kapelle.cli.result import Result
+from kapelle.cli.states import DONE, WORK_FAILED
 from kapelle.cli.types import Number
 from kapelle.cli.values import duration_s, optional
 from kapelle.client.address import Address
@@ -213,7 +214,7 @@ def prune(dry_run: bool, merged: bool, older: str | None) -> Result:
 
 def _prune_summary(answer: dict[str, Any], dry_run: bool) -> str:
     """Return a sentence about what was, or would be, archived and freed."""
-    space = f"{size(answer['bytes'])} in {format_count(answer['inodes'], 'file')}"
+    space = f"{format_size(answer['bytes'])} in {format_count(answer['inodes'], 'file')}"
     number = len(answer["archived"])
     if number:
         archived = f"{number} {'to archive' if dry_run else 'archived'}"

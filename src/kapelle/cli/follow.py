@@ -18,9 +18,7 @@ from kapelle.cli.events import (
     show_last_events,
 )
 from kapelle.cli.ids import path_of, run_path, task_path
-from kapelle.cli.interaction import answer_questions
-from kapelle.cli.interaction import can_ask as can_ask
-from kapelle.cli.interaction import read_line as read_line
+from kapelle.cli.interaction import answer_questions, can_ask
 from kapelle.cli.layout import command_lines, wrap_line
 from kapelle.cli.live_view import watch_live
 from kapelle.cli.output import complain, data, document, json_line, say
@@ -149,12 +147,7 @@ def follow(
     if after:
         position.last_id = f"{after}:{_END}:{_END}:0:{_ALL}"
     while True:
-        with _interruptible(item):
-            ended: WorkJson
-            if "pattern" in item:
-                ended = _show_run(client, item, position, as_json, iterations)
-            else:
-                ended = _show_task(client, item, position, as_json)
+        ended = _show_until_settled(client, item, position, as_json, iterations)
         if not ended["questions"] or not asks:
             break
         if not _ask_person(client, ended):
@@ -170,6 +163,20 @@ def follow(
     elif not as_json:
         print_outcome(ended)
     return ended
+
+
+def _show_until_settled(
+    client: DaemonConnection,
+    item: "WorkJson",
+    position: _Position,
+    as_json: bool,
+    iterations: bool,
+) -> "WorkJson":
+    """Show what a task or a run does from a position on; return it when it is settled."""
+    with _interruptible(item):
+        if "pattern" in item:
+            return _show_run(client, item, position, as_json, iterations)
+        return _show_task(client, item, position, as_json)
 
 
 def _wait_for_delivery(client: DaemonConnection, item: "WorkJson") -> "WorkJson":
@@ -343,7 +350,3 @@ def _ask_person(client: DaemonConnection, item: "WorkJson") -> bool:
         say("")
         print_outcome(client.get(path_of(item["id"])))
         raise click.exceptions.Exit(INTERRUPTED) from None
-
-
-show_new = show_start
-watched = watch_live

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kapelle.cli.config import current, root
-from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
 from kapelle.cli.parser import Decorator, argument
+from kapelle.cli.states import describe_status
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import shorten_ids
@@ -174,7 +175,7 @@ def _candidates(client: DaemonConnection, noun: str) -> Iterator[tuple[str, str]
         if noun not in {"schedules", "learnings"}:
             query["repository"] = here()
         for item in client.get(f"/{noun}", query, timeout=2)[noun]:
-            yield item["id"], f"{status_words(item)}: {item['title']}"
+            yield item["id"], f"{describe_status(item)}: {item['title']}"
 
 
 _NEWEST = "By default the newest of this repository."

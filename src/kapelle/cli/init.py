@@ -11,10 +11,10 @@ import click
 
 from kapelle.cli.agents import advice
 from kapelle.cli.config import config_file, current, loaded, root
-from kapelle.cli.format import DONE, INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.cli.parser import command, flag, json_flag, option
 from kapelle.cli.proposal import Proposal, propose
+from kapelle.cli.states import DONE, INPUT_NEEDED
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home

@@ -9,8 +9,9 @@ from typing import Any
 from kapelle.cli import parser
 from kapelle.cli.config import current
 from kapelle.cli.field_errors import name_options
-from kapelle.cli.format import between, clean, field, heading, one_line, paint, shown
+from kapelle.cli.figures import format_elapsed
 from kapelle.cli.ids import complete, id_argument, ids_argument, learning_path, work_id
+from kapelle.cli.layout import field_line, paint
 from kapelle.cli.output import plain_line
 from kapelle.cli.pages import (
     columns,
@@ -24,8 +25,10 @@ from kapelle.cli.result import Result
 from kapelle.cli.schema import schemas
 from kapelle.cli.spec_options import options_of, params_of
 from kapelle.cli.spec_values import read_spec
+from kapelle.cli.text import clean, one_line, shorten_ids_on_terminal
 from kapelle.cli.types import FILE
 from kapelle.cli.values import listed, not_empty
+from kapelle.cli.view import heading_lines
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count
@@ -124,16 +127,17 @@ def show(learning_id: str) -> Result:
 
 
 def _describe(learning: dict[str, Any]) -> Iterator[str]:
-    yield from heading(learning, learning["reason"], _STYLES)
+    status = paint(learning["status"], _STYLES.get(learning["status"]))
+    yield from heading_lines(learning["title"], learning["id"], status, learning["reason"])
     project = os.path.basename(learning["project"] or "")
-    yield field("scope", one_line(f"{learning['scope']} {project}".strip()))
+    yield field_line("scope", one_line(f"{learning['scope']} {project}".strip()))
     author = learning["author"]
     if learning["task_id"]:
         author += f" in {learning['task_id']}"
-    yield field("by", one_line(author))
-    yield field("time", f"added {between(learning['created_at'], None)} ago")
+    yield field_line("by", one_line(author))
+    yield field_line("time", f"added {format_elapsed(learning['created_at'], None)} ago")
     if learning["tags"]:
-        yield field("tags", one_line(", ".join(learning["tags"])))
+        yield field_line("tags", one_line(", ".join(learning["tags"])))
     yield ""
     for line in learning["content"].split("\n"):
         yield one_line(line)
@@ -286,5 +290,6 @@ def _hit_lines(hits: list[dict[str, Any]]) -> Iterator[str]:
             source = f"{hit['kind']}, {place}: {title}"
         else:
             source = f"{hit['kind']}: {title}"
-        yield f"{shown(hit['id'])}  {paint(shown(source), 'dim')}"
+        source = paint(shorten_ids_on_terminal(source), "dim")
+        yield f"{shorten_ids_on_terminal(hit['id'])}  {source}"
         yield f"    {one_line(hit['text'])}"

@@ -13,7 +13,6 @@ from kapelle.cli.passages import (
     print_passage,
     transcript_passage,
 )
-from kapelle.cli.passages import check_passage as check_passage
 from kapelle.cli.states import exit_code
 from kapelle.cli.text import clean
 from kapelle.cli.types import Number

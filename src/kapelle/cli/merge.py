@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kapelle.cli import help_page
-from kapelle.cli.format import delivery_words, fields, one_line
 from kapelle.cli.ids import newest_work_argument, newest_works_argument, path_of, work_id
+from kapelle.cli.layout import field_lines
 from kapelle.cli.output import data, document, plain_line, say, show_error
 from kapelle.cli.parser import command, flag, json_flag, option, reports
 from kapelle.cli.result import Result
+from kapelle.cli.states import describe_delivery
+from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import TRIES
@@ -119,7 +121,7 @@ def pr(task_id: str | None, draft: bool, ready: bool, show_only: bool, force: bo
         answer = client.post(path, {"draft": is_draft, "force": force}, tries=TRIES)
     delivery = answer["delivery"]
     lines = [plain_line(delivery["url"])] if delivery["url"] else []
-    remarks = [delivery_words(delivery), *_comment_lines(answer["comments"])]
+    remarks = [describe_delivery(delivery), *_comment_lines(answer["comments"])]
     return Result(answer, lines, remarks, exit_code=0 if delivery["status"] == "delivered" else 1)
 
 
@@ -245,4 +247,4 @@ def _preview_lines(preview: dict[str, Any]) -> Iterator[str]:
         facts["checks"] = f"run again on the result, because {base} has moved"
     if preview["already"]:
         facts["merged"] = f"{base} contains it already"
-    return fields(facts)
+    return field_lines(facts)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from kapelle.cli.format import one_line, table
+from kapelle.cli.layout import format_table
 from kapelle.cli.parser import Decorator, complete_choice, option
 from kapelle.cli.result import Result
+from kapelle.cli.text import one_line
 from kapelle.cli.types import Number
 from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import DaemonConnection
@@ -101,6 +102,6 @@ def columns(
         rows = [[one_line(str(cell)) for cell in row(item)] for item in items]
         styles_by_word = style_by_status or {}
         styles = [styles_by_word.get(cells[1].partition(",")[0]) for cells in rows]
-        return table(header.split(","), rows, **{"styles": styles, **settings})
+        return format_table(header.split(","), rows, **{"styles": styles, **settings})
 
     return lines

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from kapelle.cli.format import between, clean, field, one_line, paint
+from kapelle.cli.figures import format_elapsed
 from kapelle.cli.ids import complete, is_run, path_of, task_argument, task_path
+from kapelle.cli.layout import field_line, paint
 from kapelle.cli.output import plain_line
 from kapelle.cli.pages import repository_filter, repository_option, whole_list
 from kapelle.cli.parser import argument, command, option, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import clean, one_line
 from kapelle.cli.values import read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
@@ -35,7 +37,7 @@ def _list_lines(items: "list[QuestionJson]") -> Iterator[str]:
     paths = {question.get("repository") or "" for question in items}
     names = shorten_paths(paths - {""})
     for question in items:
-        asked = f"{between(question['asked_at'], None)} ago"
+        asked = f"{format_elapsed(question['asked_at'], None)} ago"
         repository = names.get(question.get("repository") or "")
         if repository:
             asked = f"in {one_line(repository, 40)}, {asked}"
@@ -49,7 +51,7 @@ def asked_lines(item: "WorkJson") -> Iterator[str]:
     # An older daemon that still runs does not know the field of a task.
     items = item.get("questions") or ()
     if items:
-        yield field("asks", "")
+        yield field_line("asks", "")
     for question in items:
         for line in question_lines(question):
             yield f"    {line}"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.cli.config import current, root
-from kapelle.cli.format import one_line
 from kapelle.cli.output import say
 from kapelle.cli.parser import argument, command, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Forbidden, NotFound
 from kapelle.domain.text import format_count

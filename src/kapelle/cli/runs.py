@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kapelle.cli import parser
+from kapelle.cli.figures import format_elapsed
 from kapelle.cli.follow import follow
-from kapelle.cli.format import INPUT_NEEDED, STATUS_STYLE, between, exit_code, settled
 from kapelle.cli.ids import run_argument, run_path, runs_argument
+from kapelle.cli.layout import STATUS_STYLE
 from kapelle.cli.output import document, say
 from kapelle.cli.pages import (
     columns,
@@ -19,6 +20,7 @@ from kapelle.cli.pages import (
 from kapelle.cli.parser import CliGroup, flag, json_flag, json_lines_flag, option, reports
 from kapelle.cli.questions import answer
 from kapelle.cli.result import Result
+from kapelle.cli.states import INPUT_NEEDED, exit_code, is_settled
 from kapelle.cli.tasks import all_flag, cancel, change_each, list_work, show_status, wait
 from kapelle.cli.types import Number
 from kapelle.client.http import DaemonConnection
@@ -102,7 +104,7 @@ def _step_cells(step: dict[str, Any]) -> list[Any]:
     if step["label"] == step["kind"]:
         words = [step["subject"], step["error"]]
     text = " ".join(word for word in words if word)
-    duration = between(step["started_at"], step["ended_at"])
+    duration = format_elapsed(step["started_at"], step["ended_at"])
     return [step["position"], _step_status(step), step["kind"], duration, text]
 
 
@@ -133,7 +135,7 @@ def result(run_id: str, as_json: bool) -> int:
         if run["status"] != "completed" and not as_json:
             say(_ending(run))
         return exit_code(run)
-    if settled(run):
+    if is_settled(run):
         say(f"{run['id']} is {run['status']}; `kapelle runs status {run['id']}` tells why.")
         return INPUT_NEEDED
     raise Conflict(

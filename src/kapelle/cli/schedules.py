@@ -10,17 +10,9 @@ import click
 
 from kapelle.cli import parser
 from kapelle.cli.field_errors import name_options
-from kapelle.cli.format import (
-    STATUS_STYLE,
-    clean,
-    command_lines,
-    field,
-    fields,
-    heading,
-    one_line,
-    until,
-)
+from kapelle.cli.figures import format_time_left
 from kapelle.cli.ids import id_argument, schedule_path
+from kapelle.cli.layout import STATUS_STYLE, command_lines, field_line, field_lines, paint
 from kapelle.cli.output import plain_line, wants_json
 from kapelle.cli.pages import Items, columns, limit_option, listing, status_option, statuses
 from kapelle.cli.parser import CliArgument, CliCommand, CliGroup, flag, reports
@@ -29,8 +21,10 @@ from kapelle.cli.schema import built_in_patterns, schemas
 from kapelle.cli.spec_options import SpecOption, options_of, params_of
 from kapelle.cli.spec_values import read_spec
 from kapelle.cli.start import find_starter
+from kapelle.cli.text import clean, one_line
 from kapelle.cli.usage_errors import translate
 from kapelle.cli.values import refuse, zone
+from kapelle.cli.view import heading_lines
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.times import format_duration
@@ -254,7 +248,7 @@ def _schedule_cells(schedule: ScheduleFields) -> list[str]:
         schedule["id"],
         schedule["status"],
         one_line(trigger(schedule), 50),
-        until(schedule["next_at"]),
+        format_time_left(schedule["next_at"]),
         _runs(schedule),
         _title(schedule),
     ]
@@ -265,7 +259,8 @@ schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", _schedule_cells, _STYL
 
 def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
     """Return the view of a schedule."""
-    yield from heading(schedule, schedule["reason"], _STYLES)
+    status = paint(schedule["status"], _STYLES.get(schedule["status"]))
+    yield from heading_lines(schedule["title"], schedule["id"], status, schedule["reason"])
     prompt = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
     facts = {
         "starts": one_line(f"{schedule['kind']} {prompt}", 100),
@@ -279,12 +274,12 @@ def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
         "going": " ".join(schedule["in_flight"]),
     }
     if schedule["next_at"]:
-        facts["next"] = f"{_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
+        facts["next"] = _next_start(schedule)
     if schedule["cron"] or schedule["at"]:
         facts["missed"] = _MISSED[schedule["missed"]]
-    yield from fields(facts)
+    yield from field_lines(facts)
     if firings:
-        yield field("firings", "")
+        yield field_line("firings", "")
         yield from firing_rows(firings, schedule, indent=4)
     yield from command_lines(_commands(schedule))
 
@@ -320,11 +315,17 @@ def trigger(schedule: ScheduleFields) -> str:
     return after.strip()
 
 
+def _next_start(schedule: ScheduleFields) -> str:
+    """Return when a schedule starts its work next, and how soon that is."""
+    at = schedule["next_at"]
+    return f"{_clock(at, schedule)}, {format_time_left(at)}"
+
+
 def upcoming(schedule: ScheduleFields) -> str:
     """Return the beginning of a sentence about the next start."""
     if schedule["next_at"] is None:
         return f"It {schedule['reason'] or 'waits'}"
-    return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
+    return f"Next at {_next_start(schedule)}"
 
 
 def _title(schedule: ScheduleFields) -> str:

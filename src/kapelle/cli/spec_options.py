@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from kapelle.cli import help_page
-from kapelle.cli.format import one_line
 from kapelle.cli.ids import complete
 from kapelle.cli.parser import CliArgument, CliOption, complete_choice
 from kapelle.cli.schema import Schema, kind_of, resolve
+from kapelle.cli.text import one_line
 from kapelle.cli.types import FILE, Number
 from kapelle.domain.options import KEY
 from kapelle.domain.times import format_duration

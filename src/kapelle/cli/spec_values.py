@@ -200,7 +200,7 @@ def _ask_for_prompt(spec: SpecFields, option: SpecOption, params: Params) -> str
     question = option.facts.get("ask")
     if not question:
         return None
-    from kapelle.cli.follow import can_ask, read_line
+    from kapelle.cli.interaction import can_ask, read_line
 
     if not can_ask():
         return None

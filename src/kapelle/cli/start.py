@@ -8,7 +8,6 @@ import click
 
 from kapelle.cli import help_page, parser
 from kapelle.cli.config import current
-from kapelle.cli.format import one_line
 from kapelle.cli.ids import complete
 from kapelle.cli.pages import columns
 from kapelle.cli.parser import CliArgument, CliCommand, CliOption
@@ -16,6 +15,7 @@ from kapelle.cli.result import Result
 from kapelle.cli.schema import built_in_patterns, schemas
 from kapelle.cli.spec_options import options_of, params_of
 from kapelle.cli.spec_values import absolute_directory
+from kapelle.cli.text import one_line
 from kapelle.cli.usage_errors import find_similar, suggest
 from kapelle.cli.values import refuse
 from kapelle.cli.work_commands import WorkStarter

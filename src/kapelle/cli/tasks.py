@@ -6,23 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kapelle.cli.format import (
-    ERROR,
-    STATUS_STYLE,
-    between,
-    clean,
-    colourful,
-    delivery_words,
-    doing_words,
-    exit_code_of_all,
-    finished,
-    local,
-    marks,
-    one_line,
-    paint,
-    repository_path,
-    status_words,
-)
+from kapelle.cli.figures import format_elapsed, local_time
 from kapelle.cli.ids import (
     complete,
     here,
@@ -36,7 +20,7 @@ from kapelle.cli.ids import (
     work_argument,
     work_id,
 )
-from kapelle.cli.logs import check_passage
+from kapelle.cli.layout import STATUS_STYLE, paint, uses_colours
 from kapelle.cli.output import data, document, plain_line, say, show_error
 from kapelle.cli.pages import (
     columns,
@@ -54,9 +38,20 @@ from kapelle.cli.parser import (
     option,
     reports,
 )
+from kapelle.cli.passages import check_passage
 from kapelle.cli.queue_view import waiting_lines
 from kapelle.cli.relocation import moved_hint
 from kapelle.cli.result import Result
+from kapelle.cli.states import (
+    ERROR,
+    describe_activity,
+    describe_delivery,
+    describe_marks,
+    describe_status,
+    exit_code_of_all,
+    is_finished,
+)
+from kapelle.cli.text import clean, one_line
 from kapelle.cli.types import Number
 from kapelle.cli.values import (
     duration_s,
@@ -67,6 +62,7 @@ from kapelle.cli.values import (
     optional,
     refuse,
 )
+from kapelle.cli.view import repository_path
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.report import FINAL, RunFields, TaskFields
@@ -176,8 +172,8 @@ def rows(items: list[TaskFields | RunFields], repositories: bool = False) -> lis
     names = shorten_paths({repository_path(item) for item in items})
 
     def row(item: TaskFields | RunFields) -> list[str]:
-        age = between(item["created_at"], None)
-        cells = [item["id"], status_words(item), _worker(item), age]
+        age = format_elapsed(item["created_at"], None)
+        cells = [item["id"], describe_status(item), _worker(item), age]
         if repositories:
             cells.append(one_line(names[repository_path(item)], 24))
         return [*cells, _title(item)]
@@ -205,12 +201,12 @@ def _title(item: TaskFields | RunFields) -> str:
         return f"(archived) {title}"
     delivery = item.get("delivery")
     if not _has_ended(item):
-        state = one_line(doing_words(item))
+        state = one_line(describe_activity(item))
     elif delivery:
-        state = delivery_words(delivery, item["status"], with_reason=False)
+        state = describe_delivery(delivery, item["status"], with_reason=False)
     else:
         state = ""
-    remarks = ", ".join(text for text in [state, *marks(item)] if text)
+    remarks = ", ".join(text for text in [state, *describe_marks(item)] if text)
     if remarks:
         return f"{title} ({remarks})"
     return title
@@ -255,21 +251,21 @@ def wait(task_ids: Sequence[str], timeout: str | None, as_json: bool) -> int:
     item_by_id = {item["id"]: item for item in items}
     if as_json:
         with waiting_lines(client, items):
-            _wait_until(finished, client, item_by_id, limit_s)
+            _wait_until(is_finished, client, item_by_id, limit_s)
         document([item_by_id[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.follow import watched
+        from kapelle.cli.live_view import watch_live
 
-        with watched(client, items):
-            _wait_until(finished, client, item_by_id, limit_s)
+        with watch_live(client, items):
+            _wait_until(is_finished, client, item_by_id, limit_s)
         for item in item_by_id.values():
             _show_end(item)
     else:
         for item in items:
             _show_end(item)
         with waiting_lines(client, items):
-            _wait_until(finished, client, item_by_id, limit_s, _show_end)
-    pending = [item for item in item_by_id.values() if not finished(item)]
+            _wait_until(is_finished, client, item_by_id, limit_s, _show_end)
+    pending = [item for item in item_by_id.values() if not is_finished(item)]
     if pending:
         _report_timeout(pending)
         return ERROR
@@ -285,14 +281,14 @@ def _report_timeout(pending: Sequence[TaskFields | RunFields]) -> None:
 
 def _show_end(item: TaskFields | RunFields) -> None:
     """Print how work ended, if it has."""
-    if not finished(item):
+    if not is_finished(item):
         return
-    line = f"{item['id']}  {status_words(item)}"
+    line = f"{item['id']}  {describe_status(item)}"
     if item["reason"]:
         line += f"  {one_line(item['reason'])}"
     delivery = item.get("delivery")
     if delivery and delivery["status"] == "failed":
-        line += f"  {delivery_words(delivery, item['status'])}"
+        line += f"  {describe_delivery(delivery, item['status'])}"
     data(line)
     sys.stdout.flush()
 
@@ -446,7 +442,7 @@ def snooze(task_ids: Sequence[str], until: str, off: bool) -> Result:
     if off:
         return _mark(ids, {"snoozed_until": None}, "not snoozed")
     end = future_time(until, "--until", None)
-    return _mark(ids, {"snoozed_until": end}, f"snoozed until {local(end)}")
+    return _mark(ids, {"snoozed_until": end}, f"snoozed until {local_time(end)}")
 
 
 def _mark(ids: Sequence[str], body: dict[str, Any], state: str, remark: str = "") -> Result:
@@ -514,7 +510,7 @@ def diff(
     if not text.strip():
         return Result(changes, remarks=["It changed nothing."]).print(as_json=as_json)
     lines = clean(text).removesuffix("\n").split("\n")
-    if colourful() and not stat:
+    if uses_colours() and not stat:
         lines = [paint(line, _diff_style(line)) for line in lines]
     return Result(changes, lines).print(as_json=as_json)
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from kapelle.cli import parser
 from kapelle.cli.field_errors import name_options
-from kapelle.cli.format import cost, field, one_line, short
+from kapelle.cli.figures import format_cost, format_seconds
 from kapelle.cli.ids import complete, template_path
+from kapelle.cli.layout import field_line
 from kapelle.cli.output import plain_line
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.parser import CliCommand, CliGroup, CliOption, argument, reports
@@ -13,6 +14,7 @@ from kapelle.cli.result import Result
 from kapelle.cli.schema import schemas
 from kapelle.cli.spec_options import options_of, params_of
 from kapelle.cli.spec_values import read_spec
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
@@ -54,9 +56,9 @@ def _record_cells(record: dict[str, Any]) -> list[str]:
         record["model"] or "",
         f"{record['completed']} of {record['tasks']}",
         f"{record['success_rate']:.0%}",
-        cost(record["cost_usd"], 0),
+        format_cost(record["cost_usd"], 0),
         f"{record['turns'] or 0:.1f}",
-        short(record["duration_s"] or 0),
+        format_seconds(record["duration_s"] or 0),
     ]
 
 
@@ -67,7 +69,7 @@ def show(name: str) -> Result:
     """Show a template with the outcomes of its tasks, for each model."""
     template = DaemonConnection().get(template_path(name))
     lines = [
-        field(key, one_line(template[key]))
+        field_line(key, one_line(template[key]))
         for key in ("name", "agent", "model", "directory")
         if template[key]
     ]

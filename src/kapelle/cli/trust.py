@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from kapelle.cli.config import config_file, current
-from kapelle.cli.format import local, one_line, table
+from kapelle.cli.figures import local_time
+from kapelle.cli.layout import format_table
 from kapelle.cli.output import plain_line, say
 from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.parser import argument, command, flag, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import format_count
@@ -60,7 +62,7 @@ def _repository_cells(repository: dict[str, Any]) -> list[str]:
     status = "gone"
     if Path(repository["directory"]).is_dir():
         status = _STATUS_TEXTS[repository["status"]]
-    return [repository["directory"], status, local(repository["trusted_at"])]
+    return [repository["directory"], status, local_time(repository["trusted_at"])]
 
 
 def _trust_remarks(executable: dict[str, Any], *, show: bool) -> Iterator[str]:
@@ -189,7 +191,7 @@ def prompts(name: str | None, copy: bool) -> Result:
         remarks.append(f"Not used, because the repository is not trusted: {names}. `kapelle trust`")
     for key in unknown:
         remarks.append(f".kapelle/prompts/{key}.md is for no role of a known pattern.")
-    return Result(data, table(["PROMPT", "FROM"], rows), remarks)
+    return Result(data, format_table(["PROMPT", "FROM"], rows), remarks)
 
 
 def _built_in_prompts() -> dict[str, str]:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kapelle.cli.format import clean, cost, one_line, paint, table
+from kapelle.cli.figures import format_cost
 from kapelle.cli.ids import complete
+from kapelle.cli.layout import format_table, paint
 from kapelle.cli.pages import repository_filter, repository_option
 from kapelle.cli.parser import command, complete_choice, option, reports
 from kapelle.cli.result import Result
+from kapelle.cli.text import clean, one_line
 from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.text import format_count
@@ -129,7 +131,7 @@ def usage_lines(report: dict[str, Any]) -> list[str]:
         blanks = [""] * (len(names) - 1)
         rows.append(["total", *blanks, *_number_cells(report["total"])])
     header = [*(name.upper() for name in names), *_HEADER]
-    lines = table(header, rows, right=range(len(names), len(header) - 1))
+    lines = format_table(header, rows, right=range(len(names), len(header) - 1))
     if has_total:
         lines[-1] = paint(lines[-1], "bold")
     return lines
@@ -154,4 +156,8 @@ def _number_cells(row: dict[str, Any]) -> list[str]:
     is_silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
     if is_silent:
         others = ["-"] * len(others)
-    return [attempts, *others, cost(row["cost_usd"], row["unknown_cost"] + row["unreported"])]
+    return [
+        attempts,
+        *others,
+        format_cost(row["cost_usd"], row["unknown_cost"] + row["unreported"]),
+    ]

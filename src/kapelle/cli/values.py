@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kapelle.cli.format import now
+from kapelle.cli.figures import now
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.times import format_duration, parse_duration, parse_moment
 

@@ -23,21 +23,15 @@ from kapelle.client.values import (
     learning_body,
     read,
 )
+from kapelle.domain.agent_views import AgentView
 from kapelle.domain.learning import Learning
 from kapelle.domain.lock import Lock, LocksView
 from kapelle.domain.note import Note, NotesChanged
 from kapelle.domain.question import Question
 from kapelle.domain.task import Event
-from kapelle.domain.views import (
-    AgentView,
-    By,
-    DaemonView,
-    PatternView,
-    PruneView,
-    SearchView,
-    TrustView,
-    UsageReport,
-)
+from kapelle.domain.usage import By, UsageReport
+from kapelle.domain.views import DaemonView, PatternView, PruneView, TrustView
+from kapelle.domain.work_views import SearchView
 
 
 def connect_async(

@@ -26,7 +26,7 @@ from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStat
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.views import (
+from kapelle.domain.work_views import (
     DiffView,
     MergePreview,
     MergeView,

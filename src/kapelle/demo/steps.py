@@ -250,8 +250,10 @@ def _test(sandbox: Sandbox, report: DemoReport, view: View) -> None:
     if dirty:
         raise KapelleError(f"The checkout of main is not what was merged: {dirty}")
     report.after = sample.run_tests(sandbox.repository)
-    view.say(f"   {report.after}.", "green" if report.after.passes else "red")
-    if report.after.passes:
+    if not report.after.passes:
+        view.say(f"   {report.after}.", "red")
+    else:
+        view.say(f"   {report.after}.", "green")
         view.say()
         for line in sample.tune(sandbox.repository).splitlines():
             view.say(f"   {line}", "cyan")

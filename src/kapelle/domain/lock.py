@@ -116,7 +116,7 @@ class LocksView(Record):
 
 
 class Permission(Record):
-    """Whether an agent may make a tool call."""
+    """Answer to whether an agent may make a tool call."""
 
     allowed: bool
     reason: str | None = None

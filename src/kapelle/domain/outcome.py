@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its task: one pure decision."""
+"""The outcome of an attempt: one pure decision about its task."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,36 +12,35 @@ from kapelle.domain.task import Exit, Usage
 Waiting = Literal["input", "rate_limit"]
 Mode = Literal["fresh", "resume", "merge"]
 
-# A limit that does not say when it ends is asked again after this long, then after twice as long.
+# The first delay after a rate limit without a reset time; it doubles with every refusal.
 _UNSTATED = timedelta(seconds=60)
-# What an agent says of its limits is only words: no wait is longer, and a task that is refused
-# again and again waits for longer than the limit, so that others try before it.
+# An agent may announce any reset time: no wait is longer than this. A task that is refused again
+# and again waits longer than announced, so that other tasks try first.
 _LONGEST_WAIT = timedelta(days=8)
 _LONGEST_GROWTH_S = 900.0
-# After so many refusals in a row over so long nobody believes that it ends.
+# After this many refusals in a row over this time, the limit counts as permanent.
 _MOST_REFUSALS = 20
 _LONGEST_REFUSED = timedelta(hours=6)
-# How long a provider that is overloaded is asked again, whatever the retry policy says.
+# How long requests to an overloaded provider are retried, whatever the retry policy says.
 _OUTLAST = timedelta(minutes=30)
 _OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
-# So many attempts may follow that neither a person nor the retry policy asked for.
+# The maximum number of attempts that neither a person nor the retry policy requested.
 MOST_UNCOUNTED = 100
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything known about an attempt that has ended: the end of the agent's process, then what
-    the agent reported and what the checks found."""
+    """Facts about an ended attempt: the end of its process, the agent's report, the checks."""
 
     exit: Exit
-    detail: str | None = None  # what its supervisor says beside the exit
+    detail: str | None = None  # the supervisor's remark about the exit
     timed_out: bool = False
     output_bytes: int = 0
     success: bool = False
     reason: str | None = None
     result: str | None = None
     claimed: Literal["success", "failure"] | None = None
-    question: str | None = None  # what the agent asked a person
+    question: str | None = None  # the agent's question to a person
     failure: Failure | None = None
     session_id: str | None = None
     model: str | None = None
@@ -49,28 +48,30 @@ class Evidence:
     session_usage: dict[str, float] = field(default_factory=dict)
     can_nudge: bool = False
     agent: str = ""
-    stop: str | None = None  # "cancel" or "requeue": a person wanted it to end
+    stop: str | None = None  # "cancel" or "requeue": the request of a person to stop
 
 
 @dataclass(frozen=True)
 class History:
-    """What came before: the tries that the retry policy counts, this one included, and more."""
+    """Earlier attempts of the task, as far as they matter for the decision."""
 
-    tries: int
-    overloads: int = 0  # attempts in a row that met an overload, this one included
+    tries: int  # the tries that the retry policy counts, including this one
+    overloads: int = 0  # overloads in a row, including this attempt
     overloaded_since: datetime | None = None
-    nudges: int = 0  # times that it was woken from a stall
+    nudges: int = 0  # restarts after a stall
     can_nudge: bool = False
     can_switch: bool = False  # whether another agent could take over
-    others_free_at: datetime | None = None  # when the pause of the first other agent ends
-    had_session: bool = False  # whether it went on with an earlier conversation
-    refusals: int = 1  # attempts in a row that met a limit, this one included
+    others_free_at: datetime | None = None  # the end of the first pause of another agent
+    had_session: bool = False  # whether the attempt continued an earlier conversation
+    refusals: int = 1  # refusals by a rate limit in a row, including this attempt
     refused_since: datetime | None = None
-    uncounted: int = 0  # attempts before this one that the retry policy did not count
+    uncounted: int = 0  # earlier attempts that the retry policy did not count
 
 
 @dataclass(frozen=True)
 class AttemptOutcome:
+    """The decision: the new statuses, and how and when the next attempt starts."""
+
     attempt: AttemptStatus
     task: TaskStatus
     reason: str | None
@@ -84,7 +85,10 @@ class AttemptOutcome:
 def decide(
     evidence: Evidence, retry: RetrySpec, history: History, now: datetime, jitter: float
 ) -> AttemptOutcome:
-    """The statuses that follow; jitter is in [0, 1)."""
+    """Return what follows the end of an attempt.
+
+    jitter is a random number in [0, 1) that spreads retries. The function has no side effects.
+    """
     if evidence.stop == "requeue":
         return AttemptOutcome(
             AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False
@@ -105,16 +109,17 @@ def decide(
     failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
     reason = evidence.reason or evidence.detail or "the agent failed"
     if failure.kind is FailureClass.RATE_LIMIT and not history.can_switch:
-        refused = f"was refused {history.refusals} times in a row"
-        reason = f"{evidence.agent} {refused if history.refusals > 1 else 'is rate-limited'}"
-    outcome = _respond(failure, status, reason, retry, history, now, jitter)
+        reason = f"{evidence.agent} is rate-limited"
+        if history.refusals > 1:
+            reason = f"{evidence.agent} was refused {history.refusals} times in a row"
+    outcome = _respond_to_failure(failure, status, reason, retry, history, now, jitter)
     if not outcome.spends_a_try and history.uncounted >= MOST_UNCOUNTED:
         reason = f"limit of {MOST_UNCOUNTED} uncounted attempts reached; the last: {reason}"
         return AttemptOutcome(status, TaskStatus.FAILED, reason)
     return outcome
 
 
-def _respond(
+def _respond_to_failure(
     failure: Failure,
     status: AttemptStatus,
     reason: str,
@@ -123,66 +128,93 @@ def _respond(
     now: datetime,
     jitter: float,
 ) -> AttemptOutcome:
-    again = TaskStatus.QUEUED
     if failure.policy.switches and history.can_switch:
-        # What was begun is handed on; an agent that never worked has begun nothing.
+        # The other agent continues the work. An agent without the capability has done nothing.
         if failure.kind is FailureClass.CAPABILITY:
             mode: Mode = "fresh"
         else:
             mode = "resume"
-        return AttemptOutcome(status, again, reason, spends_a_try=False, next_mode=mode)
+        return AttemptOutcome(status, TaskStatus.QUEUED, reason, spends_a_try=False, next_mode=mode)
     refused_for = now - (history.refused_since or now)
-    hopeless = history.refusals >= _MOST_REFUSALS and refused_for >= _LONGEST_REFUSED
+    is_permanent = history.refusals >= _MOST_REFUSALS and refused_for >= _LONGEST_REFUSED
     overloaded_for = now - (history.overloaded_since or now)
     match failure.policy.response:
-        case FailureResponse.WAIT_FOR_RESET if not hopeless:
-            return _wait(failure, status, reason, history, now)
+        case FailureResponse.WAIT_FOR_RESET if not is_permanent:
+            return _wait_for_reset(failure, status, reason, history, now)
         case FailureResponse.OUTLAST if overloaded_for < _OUTLAST:
-            pause = compute_backoff(_OUTLAST_RETRY, history.overloads, jitter)
-            at = max(failure.retry_at or now, now + timedelta(seconds=pause))
-            return AttemptOutcome(
-                status, again, reason, None, at, spends_a_try=False, next_mode="resume"
-            )
+            return _outlast_overload(failure, status, reason, history, now, jitter)
         case FailureResponse.AGAIN if history.had_session:
-            return AttemptOutcome(status, again, reason, spends_a_try=False, next_mode="resume")
+            return AttemptOutcome(
+                status, TaskStatus.QUEUED, reason, spends_a_try=False, next_mode="resume"
+            )
         case FailureResponse.STOP | FailureResponse.WAIT_FOR_RESET:
             return AttemptOutcome(status, TaskStatus.FAILED, reason)
         case FailureResponse.OUTLAST | FailureResponse.AGAIN | FailureResponse.RETRY:
             pass
     if failure.kind is FailureClass.STALLED and history.can_nudge and history.nudges == 0:
-        message = "You were stuck, without any output, and were started again. Go on."
-        return AttemptOutcome(status, again, reason, None, None, False, "resume", message)
+        return AttemptOutcome(
+            status,
+            TaskStatus.QUEUED,
+            reason,
+            spends_a_try=False,
+            next_mode="resume",
+            next_message="You stalled without any output and were restarted. Continue.",
+        )
     if retry.policy == "none" or history.tries >= retry.max_attempts:
         return AttemptOutcome(status, TaskStatus.FAILED, reason)
     at = now + timedelta(seconds=compute_backoff(retry, history.tries, jitter))
-    return AttemptOutcome(status, again, reason, not_before=at)
+    return AttemptOutcome(status, TaskStatus.QUEUED, reason, not_before=at)
 
 
-def _wait(
+def _outlast_overload(
+    failure: Failure,
+    status: AttemptStatus,
+    reason: str,
+    history: History,
+    now: datetime,
+    jitter: float,
+) -> AttemptOutcome:
+    delay = compute_backoff(_OUTLAST_RETRY, history.overloads, jitter)
+    at = max(failure.retry_at or now, now + timedelta(seconds=delay))
+    return AttemptOutcome(
+        status,
+        TaskStatus.QUEUED,
+        reason,
+        not_before=at,
+        spends_a_try=False,
+        next_mode="resume",
+    )
+
+
+def _wait_for_reset(
     failure: Failure, status: AttemptStatus, reason: str, history: History, now: datetime
 ) -> AttemptOutcome:
     at = estimate_reset(failure.retry_at, now)
-    again = history.refusals - 1
-    if failure.retry_at:
-        least_s = 1.0
-    else:
-        least_s = _UNSTATED.total_seconds()
-    at += timedelta(seconds=min(least_s * (2.0 ** min(again, 20) - 1), _LONGEST_GROWTH_S))
+    # Each further refusal adds to the wait, because the announced reset time was wrong.
+    earlier_refusals = history.refusals - 1
+    unit_s = 1.0
+    if not failure.retry_at:
+        unit_s = _UNSTATED.total_seconds()
+    growth_s = unit_s * (2.0 ** min(earlier_refusals, 20) - 1)
+    at += timedelta(seconds=min(growth_s, _LONGEST_GROWTH_S))
     if history.others_free_at is not None:
         at = min(at, history.others_free_at)
-        reason = f"all of its agents are limited; the last: {reason}"
+        reason = f"all of its agents are rate-limited; the last: {reason}"
     return AttemptOutcome(
         status, TaskStatus.WAITING, reason, "rate_limit", at, spends_a_try=False, next_mode="resume"
     )
 
 
 def compute_backoff(retry: RetrySpec, tries: int, jitter: float) -> float:
-    """Doubles with every try, 30 % more or less so that not all come at once, up to the cap."""
+    """Return the delay before the next try in seconds.
+
+    It doubles with every try up to the maximum, and varies by 30 % so that retries spread out.
+    """
     delay = retry.delay_s * 2.0 ** min(max(tries, 1) - 1, 60) * (0.7 + 0.6 * jitter)
     return min(delay, retry.max_delay_s)
 
 
-def estimate_reset(stated: datetime | None, now: datetime) -> datetime:
-    """When a limit ends, by the word of whoever set it, within reason."""
-    at = stated or now + _UNSTATED
+def estimate_reset(announcement: datetime | None, now: datetime) -> datetime:
+    """Return when a rate limit ends: the announced time within bounds, or a default."""
+    at = announcement or now + _UNSTATED
     return min(max(at, now + timedelta(seconds=1)), now + _LONGEST_WAIT)

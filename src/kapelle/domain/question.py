@@ -1,4 +1,4 @@
-"""A question to a person: what an agent or a run asks, and what came of it."""
+"""Questions of agents and runs to a person, and their answers."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -11,29 +11,30 @@ QuestionStatus = Literal["open", "answered", "expired", "withdrawn"]
 
 
 class QuestionSpec(Spec):
-    """What somebody asks of a person, and what holds if nobody answers."""
+    """A question to a person, with a default answer and a time limit."""
 
     text: Text = Field(
         min_length=1,
         max_length=20_000,
         pattern=r"\S",
-        description="what is asked, with all that a person needs to answer it",
+        description="Question, with everything that a person needs to answer it.",
     )
     choices: list[Annotated[Text, Field(min_length=1, max_length=1000)]] = Field(
-        default=[], max_length=20, description="answers to choose from; another one may come"
+        default=[], max_length=20, description="Proposed answers; a person may give another one."
     )
     default: Text | None = Field(
-        default=None, max_length=20_000, description="the answer if nobody gives one"
+        default=None, max_length=20_000, description="Answer after the time limit."
     )
     patience_s: Seconds | None = Field(
-        default=None, description="how long an answer is waited for; by default for ever"
+        default=None, description="Time limit for an answer; default: none."
     )
 
 
 class Question(BaseModel):
-    """A question; its token is the id of the task or run that asks, and its place there.
+    """A stored question; its token is the id of the asking task or run, and its place there.
 
-    One that expired has its default for an answer, or none; one that is withdrawn needs none.
+    An expired question has its default as the answer, if there is one. A withdrawn question needs
+    no answer any more.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,8 +42,8 @@ class Question(BaseModel):
     token: str
     task_id: str | None = None
     run_id: str | None = None
-    title: str = ""  # of what asks
-    repository: str | None = None  # the top of the repository that it works in
+    title: str = ""  # the title of the asking task or run
+    repository: str | None = None  # the top of the repository of the work
     text: str
     choices: list[str] = []
     default: str | None

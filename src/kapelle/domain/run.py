@@ -1,4 +1,4 @@
-"""What is known of a run: one durable execution of a pattern."""
+"""Runs: durable executions of patterns, their steps, and filters for lists of work."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -9,8 +9,16 @@ from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name, RepositoryPath
 from kapelle.domain.states import RunStatus, TaskStatus, is_delivering, is_resting
-from kapelle.domain.task import Limit, ListFilter, Record, RunCursor, Task, TaskFilter, Work
-from kapelle.domain.views import MomentText
+from kapelle.domain.task import (
+    Limit,
+    ListFilter,
+    MomentText,
+    Record,
+    RunCursor,
+    Task,
+    TaskFilter,
+    Work,
+)
 
 WorkState = Literal[
     "queued",
@@ -31,7 +39,7 @@ WorkState = Literal[
 
 
 class Run(Work):
-    """One; its question may be that of the task that it waits for."""
+    """A run; its question may come from a task that it waits for."""
 
     pattern: str
     status: RunStatus
@@ -41,22 +49,21 @@ class Run(Work):
     spec: dict[str, Any]
     progress: dict[str, Any]
     result: Any
-    limit_reached: str | None = None  # the limit that ended it and can be raised, such as cycles
+    limit_reached: str | None = None  # the limit that ended it and can be raised, e.g. cycles
     spent: Spent
 
 
 def is_at_rest(work: Task | Run) -> bool:
-    """Whether nothing more happens to it by itself, its delivery included."""
+    """Return whether nothing more happens to work by itself, its delivery included."""
+    delivery = None
     if work.delivery:
         delivery = vars(work.delivery)
-    else:
-        delivery = None
     delivers = is_delivering(work.status, work.workspace.commit, delivery)
     return is_resting(work.status, work.waiting_for) and not delivers
 
 
 class RunFilter(ListFilter):
-    """Which runs are listed, newest first; nested ones are inside others."""
+    """Filter for runs, newest first; nested runs are inside other runs."""
 
     status: list[RunStatus] | None = None
     pattern: Name | None = None
@@ -66,16 +73,17 @@ class RunFilter(ListFilter):
 
 
 class WorkFilter(TaskFilter):
-    """Which tasks and runs are listed together, newest first; nested ones are parts of runs.
+    """Filter for tasks and runs in one list, newest first.
 
-    With run_id, those right inside that run."""
+    Nested work is part of a run. With run_id, only the direct children of that run are listed.
+    """
 
     status: list[TaskStatus | RunStatus] | None = None  # type: ignore[assignment]
     q: Annotated[str, Field(max_length=500)] | None = None  # words in titles or ids
     state: list[WorkState] | None = None  # any of these
     agent: Name | None = None
     kind: Name | None = None  # task, or the name of a pattern
-    since: MomentText = None  # created, started, ended or merged from then on
+    since: MomentText = None  # created, started, ended or merged at that time or later
     pr: Literal["any", "draft", "open", "merged", "closed"] | None = None
     nested: bool = False
     cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
@@ -86,23 +94,23 @@ class WorkFilter(TaskFilter):
 
 
 class NeedFilter(Record):
-    """Which of what needs a person is listed."""
+    """Filter for work that needs a person."""
 
     project: Name | None = None
     repository: RepositoryPath | None = None
-    cause: Annotated[str, Field(max_length=200)] | None = None  # those of one cause, one by one
+    cause: Annotated[str, Field(max_length=200)] | None = None  # list the needs of one cause
     offset: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     limit: Limit = 50
 
 
 class Step(Record):
-    """One thing that a run did or is doing; result is what the pattern was told."""
+    """One step of a run; result is the value that the pattern received."""
 
     position: str
     kind: str
     label: str
-    role: str | None = None  # what part its task plays in the pattern, such as plan or review
-    cycle: int | None = None  # the number of the cycle, round or iteration that it is of
+    role: str | None = None  # the role of its task in the pattern, e.g. plan or review
+    cycle: int | None = None  # the number of its cycle, round or iteration
     subject: str | None
     data: dict[str, Any]
     result: Any

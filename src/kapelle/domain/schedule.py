@@ -1,6 +1,6 @@
-"""A schedule: what starts a task or a run again and again or later, and what its firings did.
+"""Schedules: start a task or a run later, repeatedly, or after other work; and their firings.
 
-Cron expressions and time zones are taken as people type them; a mistake says what to type instead.
+Cron expressions and time zones are accepted as people type them; an error says how to correct them.
 """
 
 import difflib
@@ -36,7 +36,7 @@ _SHORT_FORMS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-# By the words in which cronsim complains of a field.
+# By the names of fields in the errors of cronsim.
 _RANGES = {
     "minute": "a minute is 0 to 59",
     "hour": "an hour is 0 to 23",
@@ -44,12 +44,12 @@ _RANGES = {
     "month": "a month is 1 to 12 or JAN to DEC",
     "day-of-week": "a day of the week is 0 to 7 or SUN to SAT",
 }
-# A time that has nothing special about it; which one is used does not matter.
+# Any ordinary day serves to test whether an expression ever matches.
 _SOME_DAY = datetime(2024, 1, 1)
 
 
 def require_cron(text: str) -> str:
-    """The expression with single spaces; ValueError says what is wrong with it."""
+    """Return a cron expression with single spaces; raise ValueError with the mistake."""
     fields = _SHORT_FORMS.get(text.strip().lower(), text).split()
     expression = " ".join(fields)
     if len(fields) != 5:
@@ -65,29 +65,29 @@ def require_cron(text: str) -> str:
             f"{text!r}: {_RANGES.get(field, field)}, or *, a list 1,2, a range 1-5 or a step */2"
         ) from None
     if next(slots, None) is None:
-        raise ValueError(f"{text!r} never comes")
+        raise ValueError(f"{text!r} never matches a time")
     return expression
 
 
 def require_zone(text: str) -> str:
-    """The name of a time zone as the database of zones spells it; ValueError suggests some."""
-    zones = _zones()
+    """Return the official spelling of a time zone; raise ValueError with suggestions."""
+    zones = _load_zones()
     if text.casefold() in zones:
         return zones[text.casefold()]
-    cities = {folded.rpartition("/")[2]: folded for folded in zones}
-    typed = text.casefold().replace(" ", "_")
-    near = difflib.get_close_matches(typed, [*zones, *cities], n=2, cutoff=0.6)
-    meant = [zones[cities.get(one, one)] for one in near]
-    if meant:
-        advice = f"perhaps {' or '.join(meant)}"
+    cities = {zone.rpartition("/")[2]: zone for zone in zones}
+    name = text.casefold().replace(" ", "_")
+    similar = difflib.get_close_matches(name, [*zones, *cities], n=2, cutoff=0.6)
+    suggestions = [zones[cities.get(one, one)] for one in similar]
+    if suggestions:
+        advice = f"did you mean {' or '.join(suggestions)}?"
     else:
-        advice = "write one such as Europe/Berlin or UTC"
+        advice = "write, for example, Europe/Berlin or UTC"
     raise ValueError(f"{text!r} is not a time zone; {advice}")
 
 
 @cache
-def _zones() -> dict[str, str]:
-    """Every zone by its name in small letters."""
+def _load_zones() -> dict[str, str]:
+    """Return the names of all time zones by their lower-case spelling."""
     return {name.casefold(): name for name in sorted(available_timezones())}
 
 
@@ -114,7 +114,7 @@ class MissedPolicy(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a slot; the first two are still to become one of the others."""
+    """Result of a slot; HELD and STARTING are temporary."""
 
     HELD = "held"
     STARTING = "starting"
@@ -126,10 +126,10 @@ class Outcome(StrEnum):
 
 def _in_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
-        shown = value.isoformat()
-        raise ValueError(f"a time zone is missing: write {shown}Z or {shown}+01:00")
+        text = value.isoformat()
+        raise ValueError(f"a time zone is missing: write {text}Z or {text}+01:00")
     if not 1970 < value.year < _LAST_YEAR:
-        raise ValueError(f"the year must lie between 1970 and {_LAST_YEAR}")
+        raise ValueError(f"the year must be between 1970 and {_LAST_YEAR}")
     return value.astimezone(UTC)
 
 
@@ -139,90 +139,97 @@ Zone = Annotated[Text, Field(max_length=100), AfterValidator(require_zone)]
 
 
 class ScheduleSpec(Spec):
-    """What is started, by which trigger, and what holds for it."""
+    """Work to start, its trigger and its rules."""
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Start something later, again and again, or after something else.",
-            "The options of the schedule come first, then the command that it is to start.",
+            "Start work later, repeatedly, or after other work.",
+            "Write the options of the schedule first, then the command to start.",
         )
     )
 
     kind: Name = Field(
-        "task", description="`task`, or the name of a pattern such as loop, team or pipeline"
+        "task", description="`task`, or the name of a pattern, for example loop, team or pipeline."
     )
     spec: dict[str, Any] = Field(
-        description="what is started: the fields of a task, or of that pattern's specification"
+        description="Specification of the work: the fields of a task or of the pattern."
     )
     cron: Cron | None = field(
-        None, "minute, hour, day of month, month, day of week", metavar="EXPRESSION"
+        None,
+        "Cron expression: minute, hour, day of month, month, day of week.",
+        metavar="EXPRESSION",
     )
     at: Moment | None = field(
-        None, "once: 2h, 18:30 or 2030-01-31T18:30", metavar="TIME", kind="moment"
+        None,
+        "Time of a single start: 2h, 18:30 or 2030-01-31T18:30.",
+        metavar="TIME",
+        kind="moment",
     )
     every_s: Annotated[float, BeforeValidator(read_seconds)] | None = field(
-        None, "at once, then so long after each success: seconds, or 10m or 2h", "--every",
-        help="at once, then so long after each success", kind="duration", ge=1, le=_YEAR_S,
-        allow_inf_nan=False,
+        None, "Delay between the success of one start and the next: seconds, 10m or 2h. The first "
+        "start is immediate.", "--every",
+        help="Start now, and again this long after each success.", kind="duration", ge=1,
+        le=_YEAR_S, allow_inf_nan=False,
     )  # fmt: skip
     after: Text | None = field(
-        None, "when that schedule's work has succeeded; with cron or at, not before that time",
-        help="when that schedule's work has succeeded; with --cron or --at, not before",
+        None, "Schedule whose successful work triggers this one; with cron or at, not before that "
+        "time.",
+        help="Start when the work of that schedule succeeds; with --cron or --at, not before.",
         metavar="ID", complete="schedules", min_length=1, max_length=100,
     )  # fmt: skip
     timezone: Zone = field(
-        "UTC", "for cron and at, as Europe/Berlin", metavar="ZONE",
-        help="for --cron and --at, as Europe/Berlin",
+        "UTC", "Time zone for cron and at, for example Europe/Berlin.", metavar="ZONE",
+        help="Time zone for --cron and --at, for example Europe/Berlin.",
     )  # fmt: skip
     missed: MissedPolicy = field(
-        MissedPolicy.SKIP, "what becomes of slots that nobody saw; catchup starts one"
+        MissedPolicy.SKIP, "Policy for slots missed while the daemon was down; catchup starts one."
     )
-    overlap: bool = field(False, "start even while the work before is going")
-    max_runs: int | None = field(None, "at most so often", ge=1, le=1_000_000)
+    overlap: bool = field(False, "Start even if the previous work is still active.")
+    max_runs: int | None = field(None, "Maximum number of starts.", ge=1, le=1_000_000)
     expires_at: Moment | None = field(
-        None, "start nothing from then on: 2h, 18:30 or 2030-01-31T18:30", "--expires",
-        help="start nothing from then on", metavar="TIME", kind="moment",
+        None, "End of the schedule: 2h, 18:30 or 2030-01-31T18:30.", "--expires",
+        help="End of the schedule.", metavar="TIME", kind="moment",
     )  # fmt: skip
-    title: Name | None = field(None, "a short name for lists", metavar="TEXT")
+    title: Name | None = field(None, "Short name for lists.", metavar="TEXT")
 
     @model_validator(mode="before")
     @classmethod
     def _read_moments(cls, values: Any) -> Any:
-        """Read the times as the command line does: a duration, a clock, a date with a time."""
+        """Parse times: a duration, a clock time, or a date with a time."""
         if not isinstance(values, dict):
             return values
         try:
             place = ZoneInfo(require_zone(str(values.get("timezone", "UTC"))))
         except ValueError:
-            return values  # the field itself says what is wrong with the zone
-        read = {}
+            return values  # the validator of the field reports the invalid zone
+        moments = {}
         for name in ("at", "expires_at"):
             if not isinstance(text := values.get(name), str):
                 continue
             try:
-                read[name] = parse_moment(text, datetime.now(UTC), place)
+                moments[name] = parse_moment(text, datetime.now(UTC), place)
             except ValueError as error:
                 raise BrokenRule(f"`{name}`: {error}", name) from None
             except OverflowError:
-                continue  # the field itself names the years that there are
-        return {**values, **read}
+                continue  # the validator of the field reports the invalid year
+        return {**values, **moments}
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":
         triggers = [name for name in ("cron", "at", "every_s") if getattr(self, name)]
         if len(triggers) > 1:
             names = " and ".join(f"`{name}`" for name in triggers)
-            raise BrokenRule(f"{names} exclude each other: leave all but one out", *triggers)
+            raise BrokenRule(f"{names} cannot be combined: give one of them", *triggers)
         if not triggers and self.after is None:
             text = "a trigger is missing: give `cron`, `at`, `every_s` or `after`"
             raise BrokenRule(text, "cron", "at", "every_s", "after")
         if self.every_s is not None and self.after is not None:
-            text = "`after` goes with `cron` or `at`, or alone, but not with `every_s`"
+            text = "`after` cannot be combined with `every_s`, only with `cron` or `at`"
             raise BrokenRule(text, "after", "cron", "at", "every_s")
         if self.every_s is not None and (self.overlap or self.missed is not MissedPolicy.SKIP):
             raise BrokenRule(
-                "with `every_s` the next one begins when the one before it has ended: "
-                "neither `overlap` nor `missed` apply",
+                "with `every_s` a start follows the end of the previous work: "
+                "`overlap` and `missed` do not apply",
                 "every_s",
                 "overlap",
                 "missed",
@@ -233,7 +240,7 @@ class ScheduleSpec(Spec):
 
 
 class Firing(Record):
-    """One slot and what became of it; subject is the task or run that it started."""
+    """One slot and its result; subject is the task or run that it started."""
 
     schedule_id: str
     slot: datetime
@@ -245,6 +252,8 @@ class Firing(Record):
 
 
 class Schedule(Record):
+    """A stored schedule."""
+
     id: str
     title: str
     kind: str
@@ -270,7 +279,7 @@ class Schedule(Record):
 
 
 class ScheduleFilter(Record):
-    """Which schedules are listed, newest first; cursor is the last id of the page before."""
+    """Filter for schedules, newest first; cursor is the last id of the previous page."""
 
     status: list[ScheduleStatus] | None = None
     project: Name | None = None

@@ -41,17 +41,17 @@ class Stopper(StrEnum):
 
     PERSON = "person"
     ATTEMPT = "attempt"  # the agent of another task
-    PARENT = "parent"  # the run or task that started it has ended
-    DEPENDENCY = "dependency"  # a task that it depends on failed or was cancelled
-    LIMIT = "limit"  # of its run: time, money or calls of agents
-    RATE_LIMIT = "rate_limit"  # its run has another agent do the work instead of waiting
-    INPUT = "input"  # it asked a person, and its run has nobody to answer
+    PARENT = "parent"  # the end of the run or task that started it
+    DEPENDENCY = "dependency"  # a dependency that failed or was cancelled
+    LIMIT = "limit"  # a limit of its run: time, money or agent calls
+    RATE_LIMIT = "rate_limit"  # its run, which gives the work to an agent without a rate limit
+    INPUT = "input"  # its question, which nobody can answer in its run
     DAEMON = "daemon"
 
 
 @dataclass(frozen=True)
 class StopCause:
-    """Who or what stops a task or run, why in words, and the limit where that is the cause."""
+    """Who or what stops a task or run, the reason, and the limit if a limit is the cause."""
 
     by: Stopper
     reason: str
@@ -63,12 +63,13 @@ class StopCause:
         return {"stopped_by": self.by, "limit_reached": self.limit}
 
     def behind(self, work: Mapping[Any, Any]) -> "StopCause":
-        """Return the cause that counts for a row that may already be asked to stop.
+        """Return the cause that counts for a row for which a stop may already be requested.
 
-        An attempt never takes the place of a person, or it could lift what the person stopped.
+        An attempt never replaces a person as the cause: it could then restart what the person
+        stopped.
         """
-        is_asked = work["stop"] is not None and work["stopped_by"] == Stopper.PERSON
-        if self.by is Stopper.ATTEMPT and is_asked:
+        is_requested = work["stop"] is not None and work["stopped_by"] == Stopper.PERSON
+        if self.by is Stopper.ATTEMPT and is_requested:
             return StopCause(Stopper.PERSON, work["reason"] or self.reason, work["limit_reached"])
         return self
 
@@ -81,7 +82,7 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
         {TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.BLOCKED, TaskStatus.CANCELLED}
     ),
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
-    # One whose agent asked while it works is running again when that is answered.
+    # The answer to a question that the agent asked during its work makes the task running again.
     TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
     **dict.fromkeys(FINAL, frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})),
 }
@@ -90,15 +91,20 @@ RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLE
 
 
 def is_resting(status: str, waiting_for: str | None) -> bool:
-    """Whether a task or a run has ended, is paused, or needs a person; a rate limit passes."""
+    """Return whether a task or run has ended, is paused, or waits for a person.
+
+    A task that waits for a rate limit is not resting: it continues by itself.
+    """
     if status == TaskStatus.WAITING:
         return waiting_for != "rate_limit"
     return status in {*RUN_FINAL, RunStatus.PAUSED} or waiting_for in {"input", "trust"}
 
 
 def is_delivering(status: str, commit: str | None, delivery: Mapping[Any, Any] | None) -> bool:
-    """Whether work is still to be merged or made a pull request, as was asked for, and nothing is
-    known that keeps it from that: completed work, and work that becomes a draft."""
+    """Return whether a requested merge or pull request is still due and nothing prevents it.
+
+    Only completed work is delivered, except as a draft pull request.
+    """
     if delivery is None:
         return False
     if status in FINAL and delivery.get("draft") and delivery["status"] == "pending":
@@ -116,7 +122,7 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.WAITING: frozenset({RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
     **dict.fromkeys(RUN_FINAL, frozenset()),
-    # It reached a limit that was raised.
+    # A run that failed at a limit continues when the limit is raised.
     RunStatus.FAILED: frozenset({RunStatus.QUEUED}),
 }
 
@@ -127,8 +133,8 @@ S = TypeVar("S", TaskStatus, RunStatus)
 def require_transition(work_id: str, old: S, new: S) -> None:
     """Raise Conflict unless a task or run may go from old to new."""
     if isinstance(old, TaskStatus):
-        allowed = TRANSITIONS[old]
+        successors = TRANSITIONS[old]
     else:
-        allowed = RUN_TRANSITIONS[old]
-    if new not in allowed:
+        successors = RUN_TRANSITIONS[old]
+    if new not in successors:
         raise Conflict(f"{work_id} is {old} and cannot become {new}.")

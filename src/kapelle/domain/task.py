@@ -1,4 +1,4 @@
-"""A task, its attempts and checks, as every front end shows them."""
+"""Tasks, attempts and checks, as every front end shows them."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +15,7 @@ from kapelle.domain.specs import (
     Priority,
     RepositoryPath,
     RetrySpec,
+    Text,
     WorkspaceKind,
 )
 from kapelle.domain.states import AttemptStatus, Stopper, TaskStatus
@@ -24,22 +25,27 @@ ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
+MomentText = Annotated[
+    Text | None, Field(max_length=100, description="ISO date or time; UTC without an offset.")
+]
 
-
-# A text of a row is cut to so much.
+# The length of texts in rows of lists.
 _LONG = 300
 
 
 class Record(BaseModel):
-    """Something that was stored or told; it does not change."""
+    """Output of Kapelle: frozen data that was stored or computed."""
 
-    # Built when the first is made: most of a start was building what it does not use.
+    # Pydantic builds a class on first use: building all of them took most of the start-up time.
     model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Exit(Record):
-    """How a process ended; lost means that nobody saw it end, tampered that somebody
-    else than its supervisor says so; neither is ever success."""
+    """How a process ended.
+
+    lost: nobody observed the end. tampered: another process than its supervisor recorded an end.
+    Neither is ever a success.
+    """
 
     kind: ExitKind
     code: int | None = None
@@ -47,7 +53,7 @@ class Exit(Record):
 
 
 class Usage(Record):
-    """What was used; input_tokens includes cached_tokens, and a cost of None is unknown."""
+    """Tokens, turns and cost; input_tokens includes cached_tokens, and None is an unknown cost."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -57,7 +63,7 @@ class Usage(Record):
 
 
 class Warning(Record):
-    """Something to look at, told once for each what: stalled, long, turns, budget, price …"""
+    """A warning about an attempt, one of each kind at most: stalled, long, turns, budget …"""
 
     at: datetime
     what: str
@@ -65,13 +71,15 @@ class Warning(Record):
 
 
 class Remembered(Record):
-    """A learning that a prompt told, as it was called then."""
+    """A learning that was part of a prompt, with its title at that time."""
 
     id: str
     title: str
 
 
 class Attempt(Record):
+    """One try of a task by one agent."""
+
     id: str
     number: int
     status: AttemptStatus
@@ -83,24 +91,24 @@ class Attempt(Record):
     ended_at: datetime | None
     output_bytes: int
     reason: str | None
-    question: str | None = None  # what it ended with, where the agent asked a person something
+    question: str | None = None  # the question for a person with which the attempt ended
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
-    memory: list[Remembered] | None = None  # the learnings that it was told
+    memory: list[Remembered] | None = None  # the learnings in its prompt
     warnings: list[Warning]
-    mode: Literal["fresh", "resume", "merge"]  # merge: until its base is in its branch
+    mode: Literal["fresh", "resume", "merge"]  # merge: merge the base into the branch of the task
     claimed: Literal["success", "failure"] | None
     session_id: str | None
     usage: Usage | None
 
 
-# The name of the check that an answer for a pattern can be read; it is recorded if it failed.
+# The name of the check that a pattern can read the agent's answer; only a failure is recorded.
 ANSWER_CHECK = "answer"
 
 
 class CheckResult(Record):
-    """What came of a check, and what it was made on; a built-in one has no command."""
+    """Result of a check, and the commit that it ran on; a built-in check has no command."""
 
     name: str
     passed: bool
@@ -108,40 +116,43 @@ class CheckResult(Record):
     duration_s: float
     command: str | None = None
     exit_code: int | None = None
-    commit: str | None = None  # of the worktree; what is worked on in place has none
+    commit: str | None = None  # the commit of the worktree; work in place has none
     directory: str | None = None
-    out_sha256: str | None = None  # of all that it printed, not of the part that is shown
+    out_sha256: str | None = None  # the digest of the whole output, which may be cut here
     err_sha256: str | None = None
-    # Whether it looks at the work: False if it passes where that holds nonsense, None if not known.
+    # Whether the check looks at the work: False if it passes on garbled files, None if unknown.
     proved: bool | None = None
     proof: str | None = None
-    proved_earlier: bool = False  # the proof was made for other work, and holds for this as well
-    # Tests and settings that the work changed, or ignored files, without which it fails.
+    proved_earlier: bool = False  # the proof comes from earlier work and still applies
+    # Tests and settings changed by the work, or ignored files, without which the check fails.
     passes_only_with: list[str] = []
-    # Files that changed while it ran or, outside of the worktree, during the work.
+    # Files that changed during the check or, outside the worktree, during the work.
     changed_meanwhile: list[str] = []
-    # Changed files that may hold nonsense without its noticing.
+    # Changed files that the check does not look at.
     overlooks: list[str] = []
 
     def as_row(self) -> Self:
-        """As a list tells it: of one that failed, the end of what it printed."""
-        return self.model_copy(update={"output": "" if self.passed else self.output[-_LONG:]})
+        """Return the result for a list: with the end of the output if the check failed."""
+        output = ""
+        if not self.passed:
+            output = self.output[-_LONG:]
+        return self.model_copy(update={"output": output})
 
     @property
     def is_doubted(self) -> bool:
-        """Tell whether it passed for a reason that a person has to look at."""
+        """Return whether the check passed for a reason that a person has to review."""
         return bool(self.passes_only_with or self.changed_meanwhile)
 
     @property
     def verdict(self) -> str:
-        """Its name; with why that is not enough, where it passed and had to be proved."""
+        """Return the name, and the missing proof if the check passed but had to be proved."""
         if not self.passed and self.exit_code == 0:
             return f"{self.name} ({self.proof})"
         return self.name
 
 
 class RunningCheck(Record):
-    """A check, or a command that gives a score, while it is made; the command may be cut."""
+    """A check or a score command that is running; the command may be shortened."""
 
     name: str
     command: str
@@ -152,7 +163,7 @@ class RunningCheck(Record):
 
 
 class WorkspaceView(Record):
-    """Where a task or run works, as it is shown; a worktree that is not made yet has no path."""
+    """Workspace of a task or run; a worktree that does not exist yet has no path."""
 
     kind: WorkspaceKind
     path: str | None
@@ -160,17 +171,19 @@ class WorkspaceView(Record):
     base: str | None
     base_commit: str | None
     commit: str | None
-    owner: str | None = None  # the run whose worktree it is, where it is not its own
-    # Whether there is no git repository and nobody asked for work in place.
+    owner: str | None = None  # the run whose worktree the task shares
+    # Whether the work is in place because there is no git repository, not because of a request.
     in_place_by_default: bool = False
 
 
 class Workspace(WorkspaceView):
+    """Workspace of a task or run, always with a path."""
+
     path: str
 
 
 class MergeRefusal(Record):
-    """The check that failed on what the base would have been."""
+    """The check that failed on the result of a merge, so that the merge was refused."""
 
     at: datetime
     base: str
@@ -181,13 +194,12 @@ class MergeRefusal(Record):
 
 
 class Delivery(Record):
-    """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
-    with what its forge said of it last."""
+    """Delivery of work by a merge, or by a pull request with its last known state."""
 
-    mode: Literal["merge", "push", "pr"]  # push: merged, and then the base is pushed
+    mode: Literal["merge", "push", "pr"]  # push: merge, then push the base
     status: Literal["pending", "delivered", "failed", "nothing", "undone"]
-    reason: str | None = None  # why it is not delivered, or waits
-    draft: bool = False  # while pending: a draft pull request of work as it is
+    reason: str | None = None  # why the delivery failed or waits
+    draft: bool = False  # while pending: a draft pull request of unfinished work
     commit: str | None = None
     forge: str | None = None
     branch: str | None = None
@@ -202,7 +214,7 @@ _LONG_FIELDS = ("prompt", "context", "report", "reason", "result", "spec")
 
 
 class CheckedAgain(Record):
-    """What the checks of a task said when they were made once more on what it committed."""
+    """Results of the checks of a task when they were repeated on its commit."""
 
     at: datetime
     commit: str
@@ -211,24 +223,24 @@ class CheckedAgain(Record):
 
 
 class Work(Record):
-    """What tasks and runs have in common."""
+    """Common fields of tasks and runs."""
 
     id: str
     title: str
     reason: str | None
-    # What it is to do as soon as it can: a task cancel or requeue, a run pause, cancel or abandon.
+    # The pending request to stop: cancel or requeue for a task; pause, cancel or abandon for a run.
     stop: Literal["cancel", "requeue", "pause", "abandon"] | None = None
-    # Who cancelled or paused it, or asks for that; null if nobody did, or if it is not known.
+    # Who cancelled or paused the work, or requested it; null if nobody did or if it is unknown.
     stopped_by: Stopper | None = None
-    question: str | None = None  # what a person is asked, while it waits for input
+    question: str | None = None  # the question for a person, while the work waits for input
     directory: str
-    repository: str | None = None  # the top of the one around the directory
+    repository: str | None = None  # the top of the repository that contains the directory
     project: str | None
     schedule_id: str | None
-    parent_task_id: str | None = None  # the task whose attempt asked for it
+    parent_task_id: str | None = None  # the task whose attempt started it
     workspace: WorkspaceView
-    checking: RunningCheck | None = None  # the command that is being run
-    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
+    checking: RunningCheck | None = None  # the check that is running
+    verified: bool | None = None  # for completed work: whether a check looked at the work
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -237,27 +249,33 @@ class Work(Record):
     merge_undone_at: datetime | None = None
     # The commit of the last merge of its branch, which can be undone.
     merge_commit: str | None = None
-    seen_at: datetime | None = None  # by a person, who flagged it or put it off
+    # The marks of a person.
+    seen_at: datetime | None = None
     flagged_at: datetime | None = None
     snoozed_until: datetime | None = None
-    delivery: Delivery | None = None  # where it is to be delivered, or was
-    need: NeedKind | None = None  # why it needs a person now
+    delivery: Delivery | None = None
+    need: NeedKind | None = None  # why the work needs a person now
 
     def as_row(self) -> Self:
-        """As a row of a list tells it: every long text in it is cut."""
-        values = {name: cut(getattr(self, name, None), _LONG) for name in _LONG_FIELDS}
-        values["checks"] = [one.as_row() for one in getattr(self, "checks", ())]
-        return self.model_copy(update={k: v for k, v in values.items() if k in vars(self)})
+        """Return the work for a list: with every long text cut."""
+        # A run has no prompt and no checks, for example.
+        own_fields = vars(self)
+        values = {name: cut(own_fields[name], _LONG) for name in _LONG_FIELDS if name in own_fields}
+        if "checks" in own_fields:
+            values["checks"] = [check.as_row() for check in own_fields["checks"]]
+        return self.model_copy(update=values)
 
 
 class Task(Work):
+    """One piece of work for one agent, with its attempts."""
+
     prompt: str
     agent: str
     model: str | None
     status: TaskStatus
     waiting_for: Literal["input", "rate_limit", "trust"] | None
     questions: list[Question] = []
-    report: str | None = None  # how far it is, in its agent's own words
+    report: str | None = None  # the progress, in the words of the agent
     priority: Priority
     tags: list[str]
     context: dict[str, str]
@@ -273,47 +291,47 @@ class Task(Work):
     env: list[str]
     mcp: list[str]
     not_before: datetime | None
-    merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
+    merge_refused: MergeRefusal | None = None  # the last refusal, if the work is unchanged
     run_id: str | None
-    children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
+    children: list[str] = []  # the tasks and runs that its attempts started; not in lists
     coordinate: bool = False
-    interactive: bool = False  # whether a person talks to its agent in a terminal
+    interactive: bool = False  # whether a person works with the agent in a terminal
     template: str | None = None
-    guidelines: str | None = None  # what the template said when the task was asked for
+    guidelines: str | None = None  # the guidelines of the template at submission
     tools: list[str] = []
     read_only: bool = False
     browser: bool = False
     attempts: list[Attempt]
-    check_specs: list[CheckSpec] = []  # the checks that it has
+    check_specs: list[CheckSpec] = []
     checks: list[CheckResult]
     checked_again: CheckedAgain | None = None  # not in lists
     result: str | None
 
 
 class ListFilter(Record):
-    """Which of tasks or runs are listed."""
+    """Common filter for tasks and runs."""
 
     project: Name | None = None
     repository: RepositoryPath | None = None  # any directory in it, or its name
     parent_task_id: TaskCursor | None = None
     archived: bool = False
-    flagged: bool = False  # true leaves out those that are not
-    light: bool = False  # as rows: every long text is cut
+    flagged: bool = False  # true: only flagged work
+    light: bool = False  # true: every long text is cut
     limit: Limit = 50
 
 
 class TaskFilter(ListFilter):
-    """Which tasks are listed, newest first; cursor is the last id of the page before."""
+    """Filter for tasks, newest first; cursor is the last id of the previous page."""
 
     status: list[TaskStatus] | None = None
     tag: Name | None = None
     run_id: RunCursor | None = None
-    nested: bool = True  # false leaves out those of runs
+    nested: bool = True  # false: without the tasks of runs
     cursor: TaskCursor | None = None
 
 
 class Activity(Record):
-    """What the agent of a running attempt said or did last; it is told and not kept."""
+    """Last text or tool call of a running agent; it is sent to clients and not stored."""
 
     at: datetime
     task_id: str
@@ -328,7 +346,7 @@ class Activity(Record):
 
 
 class Event(Record):
-    """One line of the append-only history."""
+    """One entry of the append-only history."""
 
     seq: int
     at: datetime

@@ -1,4 +1,4 @@
-"""A template: a person's own guidelines for work of one kind, and what came of that work."""
+"""Templates: a person's guidelines for one kind of work, and the results of that work."""
 
 from datetime import datetime
 from typing import Annotated
@@ -16,34 +16,36 @@ _FILE = ("--guidelines-file", "Read the guidelines from a file.")
 
 
 class TemplateSpec(Spec):
-    """Guidelines that a prompt gets as a section of its own, and who does such work where."""
+    """Guidelines, which become a section of prompts, with a default agent, model and directory."""
 
     model_config = ConfigDict(
-        json_schema_extra=command("Keep guidelines for work of one kind, and who does it where.")
+        json_schema_extra=command("Store guidelines for one kind of work, with an agent and model.")
     )
 
     name: TemplateName = Field(
-        description="what it is called: letters, digits, dots, _ and -",
-        json_schema_extra=argument("NAME", "What it is called, such as bugfix."),
+        description="Name: letters, digits, dots, _ and -.",
+        json_schema_extra=argument("NAME", "Name of the template, for example bugfix."),
     )
     guidelines: Annotated[Text, StringConstraints(min_length=1, max_length=100_000)] = Field(
-        description="what agents are told under ## Guidelines",
+        description="Section ## Guidelines of the prompt.",
         json_schema_extra=argument(
-            "GUIDELINES", "What agents are told under ## Guidelines; - reads it.", file=_FILE
+            "GUIDELINES", "Section ## Guidelines of the prompt; - reads it from stdin.", file=_FILE
         ),
     )
     agent: Name | None = field(
-        None, "who does such work", "-a", metavar="NAME", kind="agent", complete="agents"
+        None, "Agent for such work.", "-a", metavar="NAME", kind="agent", complete="agents"
     )
-    model: Name | None = field(None, "its model", "-m", metavar="NAME", complete="model")
+    model: Name | None = field(None, "Model of the agent.", "-m", metavar="NAME", complete="model")
     directory: Directory | None = field(
-        None, "where such work is done, where nothing else is said", "-C", kind="directory"
+        None, "Default directory of such work.", "-C", kind="directory"
     )
 
 
 class TemplateRecord(Record):
-    """What came of the tasks that used a template and succeeded or failed, each counted for the
-    model of its last attempt; cost, turns and duration are means."""
+    """Results of the completed and failed tasks that used a template, for one agent and model.
+
+    A task counts for the model of its last attempt. Cost, turns and duration are means.
+    """
 
     template: str
     agent: str
@@ -51,13 +53,13 @@ class TemplateRecord(Record):
     tasks: int
     completed: int
     success_rate: float
-    cost_usd: float | None  # of those whose cost is known
+    cost_usd: float | None  # the mean of the known costs
     turns: float | None
-    duration_s: float | None  # under way
+    duration_s: float | None  # the time with an active attempt
 
 
 class Template(TemplateSpec):
-    """A template as it is kept, and what came of it for each model."""
+    """A stored template, with its results for each model."""
 
     created_at: datetime
     changed_at: datetime

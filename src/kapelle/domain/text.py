@@ -1,4 +1,4 @@
-"""Text of any origin made fit for prompts, titles and sentences."""
+"""Text helpers: clean and shorten text of any origin, and format counts, values and lists."""
 
 import re
 import unicodedata
@@ -11,20 +11,20 @@ _SHOWN_FILES = 3
 
 
 def make_storable(text: str) -> str:
-    """The text without what neither prompt nor database may hold: NUL, half a surrogate pair."""
+    """Replace characters that neither prompts nor databases accept: NUL and lone surrogates."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def make_title(text: str, longest: int = 200) -> str:
-    """The text as one printable line that is short enough for a title."""
+    """Return a text as one printable line, short enough for a title."""
     line = re.sub(r"\s+", " ", text).strip()
     return excerpt("".join(letter for letter in line if letter.isprintable()), longest)
 
 
 def take_first_line(text: str, longest: int = 80) -> str:
-    """The first line of a text as a title; empty if there is none."""
+    """Return the first line of a text as a title; an empty string for an empty text."""
     lines = text.strip().splitlines()
     if lines:
         return make_title(lines[0], longest)
@@ -32,14 +32,14 @@ def take_first_line(text: str, longest: int = 80) -> str:
 
 
 def excerpt(text: str, longest: int = 500) -> str:
-    """The beginning of a text, for events and the like."""
+    """Return the beginning of a text, for example for events."""
     if len(text) <= longest:
         return text
     return text[: longest - 1] + "…"
 
 
 def cut(value: Any, longest: int) -> Any:
-    """A value of JSON with every text in it cut to an excerpt."""
+    """Return a JSON value with every text in it shortened."""
     if isinstance(value, dict):
         return {key: cut(item, longest) for key, item in value.items()}
     if isinstance(value, list):
@@ -50,7 +50,7 @@ def cut(value: Any, longest: int) -> Any:
 
 
 def shorten_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return the shortest end of each path that no other path has."""
+    """Return the shortest unique ending of each path, which serves as its name."""
     parts = {path: [part for part in path.split("/") if part] or [path] for path in paths}
     names: dict[str, str] = {}
     for path, own in parts.items():
@@ -64,25 +64,25 @@ def shorten_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def format_count(number: int, noun: str) -> str:
-    """The noun with its number: 1 iteration, 2 iterations."""
+    """Return a number with its noun: 1 iteration, 2 iterations."""
     if number == 1:
         return f"{number:,} {noun}"
     return f"{number:,} {noun}s"
 
 
-def suggest_name(name: str, known: Iterable[str]) -> str:
-    """A question after the name that is most like another; empty if none is."""
-    # A program is rarely asked this, and should not pay for it when it starts.
+def suggest_name(name: str, candidates: Iterable[str]) -> str:
+    """Return "Did you mean …?" for the most similar name; an empty string if none is similar."""
+    # Imported here because few commands need it, and all would start slower.
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(known), 1, 0.6)
-    if near:
-        return f"Did you mean {near[0]}?"
+    similar = get_close_matches(name, list(candidates), 1, 0.6)
+    if similar:
+        return f"Did you mean {similar[0]}?"
     return ""
 
 
 def format_value(value: Any) -> str:
-    """A value in a sentence: short, on one line, with nothing that cannot be printed."""
+    """Return a value for a sentence: short, on one line and printable."""
     if isinstance(value, dict):
         if value:
             return f"an object with {len(value)} keys"
@@ -102,7 +102,7 @@ def format_value(value: Any) -> str:
 
 
 def make_printable(text: str) -> str:
-    """A text as it is, or what stands for what in it cannot be printed; never very long."""
+    """Return a shortened text, with escapes for characters that cannot be printed."""
     cut = excerpt(text, _LONGEST_LINE)
     if cut.isprintable():
         return cut
@@ -110,31 +110,33 @@ def make_printable(text: str) -> str:
 
 
 def split_search_terms(text: str) -> list[list[str]]:
-    """What is looked for: each word by itself, the words between quotation marks together.
+    """Split a search text into terms: single words, and the words between quotation marks.
 
-    Nothing that is typed is an operator; words are cut where full-text indexes cut them.
+    Nothing in the text is an operator. Words end where the full-text indexes end them.
     """
     parts = unicodedata.normalize("NFC", text).split('"')
-    found: list[list[str]] = []
+    terms: list[list[str]] = []
     for number, part in enumerate(parts):
         words = re.findall(r"[^\W_]{1,200}", part.lower())
-        # A mark that nothing closes is none.
-        quoted = number % 2 == 1 and number < len(parts) - 1
-        found += [words] if quoted and words else [[word] for word in words]
-    return found
+        # The last quotation mark does not count if no other one closes it.
+        is_quotation = number % 2 == 1 and number < len(parts) - 1
+        if is_quotation and words:
+            terms.append(words)
+        else:
+            terms += [[word] for word in words]
+    return terms
 
 
 def format_files(files: list[str]) -> str:
-    """The first few of these, and how many more there are."""
+    """Return the first few file names, and the number of the others."""
+    names = ", ".join(files[:_SHOWN_FILES])
     if len(files) > _SHOWN_FILES:
-        more = f" and {len(files) - _SHOWN_FILES} more"
-    else:
-        more = ""
-    return ", ".join(files[:_SHOWN_FILES]) + more
+        return f"{names} and {len(files) - _SHOWN_FILES} more"
+    return names
 
 
 def relocate_path(path: str, old: str, new: str) -> str:
-    """Return a path at or below old as it is called once old was moved to new."""
+    """Return the new path of a file after old was moved to new; other paths stay as they are."""
     if path == old or path.startswith(f"{old}/"):
         return new + path[len(old) :]
     return path

@@ -25,7 +25,8 @@ from kapelle.runner import pack
 from kapelle.settings.models import UpkeepSettings
 from kapelle.store import attempts, events, processes, runs, schedules, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import list_archivable, update_work
+from kapelle.store.rows import update_work
+from kapelle.store.work import list_archivable
 
 _log = logging.getLogger("kapelle.upkeep")
 _AT_A_TIME = 100

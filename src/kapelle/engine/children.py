@@ -16,7 +16,9 @@ from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import ChildrenSettings
 from kapelle.store import attempts, children, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, resolve_id, rows_of_work
+from kapelle.store.ids import resolve_id
+from kapelle.store.query import Row
+from kapelle.store.rows import rows_of_work
 from kapelle.workspaces import repository_of
 
 # What may hold secrets, or commands that Kapelle would start: a child has its parent's. What it
@@ -226,7 +228,7 @@ def stop_cause(verb: str, parent: str | None, reason: str | None = None) -> Stop
 def require_undecided(connection: Connection, work_id: str) -> None:
     """Raise Forbidden where a task or run waits for a person, or a person has stopped it: no
     attempt has it go on."""
-    row = rows_of_work(work_id).row(connection, work_id)
+    row = rows_of_work(work_id).load(connection, work_id)
     if is_id("task", work_id) and row["waiting_for"] == "input":
         raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
     is_stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"

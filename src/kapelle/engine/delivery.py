@@ -18,7 +18,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckSpec, MergeSpec
 from kapelle.domain.task import CheckResult, Task
 from kapelle.domain.text import excerpt, format_count
-from kapelle.domain.views import Comment
+from kapelle.domain.work_views import Comment
 from kapelle.engine.background import repeat
 from kapelle.engine.merge import (
     MergeQueue,

@@ -21,7 +21,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec, MergeSpec, Shell, Workspa
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import CheckResult, Task, Workspace
 from kapelle.domain.text import cut
-from kapelle.domain.views import MergeView, UndoView
+from kapelle.domain.work_views import MergeView, UndoView
 from kapelle.engine.archive import Setbacks, forget_processes, put_away_merged
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.environment import Origin, list_copies_and_links
@@ -35,7 +35,7 @@ from kapelle.settings.trust import drop, read_records
 from kapelle.store import attempts, deliveries, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.events import CHECKED
-from kapelle.store.query import rows_of_work, update_work
+from kapelle.store.rows import rows_of_work, update_work
 from kapelle.workspaces import (
     Diff,
     Merge,
@@ -250,7 +250,7 @@ def _record_undo(
 
 def _past_merge(connection: Connection, work_id: str) -> tuple[PastMerge | None, bool]:
     """Return the last known merge of a task or run, and whether it was undone."""
-    row = rows_of_work(work_id).row(connection, work_id)
+    row = rows_of_work(work_id).load(connection, work_id)
     if row["merge_commit"] is None:
         return None, False
     past = PastMerge(row["merged_into"], row["merge_parent"], row["merge_commit"])
@@ -292,7 +292,7 @@ def get_work(connection: Connection, id_: str) -> Task | Run:
 
 async def secrets_of(parts: Parts, work: Task | Run) -> tuple[bytes, ...]:
     """Return all spellings of the secrets that a task or run could see."""
-    row = await parts.db.read(rows_of_work(work.id).row, work.id)
+    row = await parts.db.read(rows_of_work(work.id).load, work.id)
     attempt_ids = []
     if isinstance(work, Task):
         attempt_ids = [attempt.id for attempt in work.attempts]
@@ -315,7 +315,7 @@ async def diff_work(parts: Parts, work: Task | Run) -> Diff:
         return Diff(b"", "", [])
     # The worktree may be archived; its content is kept under a ref.
     await recall_worktree(parts, work)
-    row = await parts.db.read(rows_of_work(work.id).row, work.id)
+    row = await parts.db.read(rows_of_work(work.id).load, work.id)
     is_open = row["merged_at"] is None and row["merge_undone_at"] is None
     if is_open and row["merged_tip"] is not None and work.workspace.owner is None:
         return await parts.workspaces.diff(work.id, since=row["merged_tip"])

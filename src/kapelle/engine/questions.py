@@ -11,7 +11,8 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.store import attempts, events, questions, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, resolve_id
+from kapelle.store.ids import resolve_id
+from kapelle.store.query import Row
 
 # Maximum number of open questions of one attempt.
 _MOST = 5

@@ -19,7 +19,8 @@ from kapelle.engine.processes.container import end_left_commands, remove_contain
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
 from kapelle.secrets.specs import REQUEST_AGE_S
-from kapelle.store import attempts, backup, processes, query
+from kapelle.store import attempts, backup, processes
+from kapelle.store import work as work_queries
 
 _log = logging.getLogger("kapelle.upkeep")
 _ROUND_S = 60.0
@@ -180,7 +181,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
     """
     # Worktrees first: a task is stored before its worktree, so one without a row is an orphan.
     present = await parts.workspaces.traces()
-    archived_at = await parts.db.read(query.load_archive_times, sorted(present))
+    archived_at = await parts.db.read(work_queries.load_archive_times, sorted(present))
     unknown = present - archived_at.keys() - parts.live.keys()
 
     async def put_away(owner: str) -> None:
@@ -188,7 +189,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
             await clear_aside(parts, owner)
             _log.warning("removed the worktree of the unknown task %s", owner)
         # Look again: earlier removals may have taken a while.
-        elif _list_long_archived(await parts.db.glance(query.load_archive_times, [owner])):
+        elif _list_long_archived(await parts.db.glance(work_queries.load_archive_times, [owner])):
             await parts.workspaces.discard(owner)
             _log.warning("removed the worktree of the archived %s", owner)
 
@@ -198,7 +199,7 @@ async def put_away_left_worktrees(parts: Parts, setbacks: archive.Setbacks) -> N
 async def drop_unused_secrets(parts: Parts) -> None:
     """Delete the secrets of tasks and runs that were never stored, or that are archived."""
     owners = await asyncio.to_thread(parts.secrets.owners, "task", "run")
-    archived_at = await parts.db.read(query.load_archive_times, owners)
+    archived_at = await parts.db.read(work_queries.load_archive_times, owners)
     for owner in {*owners} - {*archived_at} | {*_list_long_archived(archived_at)}:
         parts.secrets.forget(owner)
 
@@ -206,7 +207,7 @@ async def drop_unused_secrets(parts: Parts) -> None:
 async def forget_shells(parts: Parts) -> None:
     """Delete old environments that no remaining work uses."""
     if old := await asyncio.to_thread(parts.secrets.old_shells):
-        for digest in {*old} - await parts.db.read(query.list_shells_in_use, old):
+        for digest in {*old} - await parts.db.read(work_queries.list_shells_in_use, old):
             parts.secrets.forget(f"shell_{digest}")
 
 

@@ -140,12 +140,8 @@ class LocalContext(GitContext):
         is_disposable = bool(fields.get("disposable"))
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         if is_disposable and digest in self._earlier_answers:
-            return TaskResult(
-                id=new_id("task"),
-                status=TaskStatus.COMPLETED,
-                text=self._earlier_answers.pop(digest),
-                agent=agent.name,
-            )
+            answer = self._earlier_answers.pop(digest)
+            return _answered_task(answer, agent)
         checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
         self._account.require_call()
         place = fields.get("workspace", "run")
@@ -162,8 +158,8 @@ class LocalContext(GitContext):
         keep = not (is_disposable and place == "own")
         if keep:
             self._has_worked = True
-        attempts = fields.get("max_attempts", 1)
-        result = await self._work(task, agent, request, checks, attempts=attempts, keep=keep)
+        tries = fields.get("max_attempts", 1)
+        result = await self._work(task, agent, request, checks, attempts=tries, keep=keep)
         task.result = result
         self._tasks[task.id] = task
         if not keep:
@@ -435,6 +431,12 @@ class LocalContext(GitContext):
             return tip
         await self._workspaces.discard(self._owner, empty_branch=True)
         return None
+
+
+def _answered_task(answer: str, agent: Agent) -> TaskResult:
+    """Return the result of a task that an earlier part of the run has answered."""
+    status = TaskStatus.COMPLETED
+    return TaskResult(id=new_id("task"), status=status, text=answer, agent=agent.name)
 
 
 def _needs_daemon(step: str) -> InvalidInput:

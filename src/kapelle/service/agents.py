@@ -16,10 +16,10 @@ from kapelle.agents import registry
 from kapelle.agents.base import AgentAdapter
 from kapelle.agents.registry import AgentInfo
 from kapelle.agents.versions import Comparison, compare_versions, find_version
+from kapelle.domain.agent_views import AccountWindow, AgentView, LoginView, PausedModel
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import Spec, Text
-from kapelle.domain.views import AccountWindow, AgentView, LoginView, PausedModel
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.environment import Origin, agent_environment
 from kapelle.engine.processes.launch import ProcessLocation

@@ -8,7 +8,7 @@ from kapelle.domain.batch import NAME, Format, format_csv, format_markdown, read
 from kapelle.domain.errors import InvalidInput, NotFound, format_problem, read_field_problem
 from kapelle.domain.note import MAX_NOTES, MAX_VALUE, ExpectedVersion, Note, NoteFilter, NoteSpec
 from kapelle.domain.specs import Spec, Text
-from kapelle.domain.views import BatchView
+from kapelle.domain.work_views import BatchView
 from kapelle.patterns.batch import ItemSpec
 from kapelle.store import notes, runs
 from kapelle.store.database import Connection, Database

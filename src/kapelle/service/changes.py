@@ -10,7 +10,7 @@ from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
 from kapelle.domain.run import Run
 from kapelle.domain.specs import MergeSpec, PullRequestSpec, UndoSpec, WaitSeconds
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PullRequestView, UndoView
+from kapelle.domain.work_views import DiffView, MergePreview, MergeView, PullRequestView, UndoView
 from kapelle.engine.delivery import last_checks, open_forge, refresh
 from kapelle.engine.merge import (
     MergeQueue,

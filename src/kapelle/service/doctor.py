@@ -11,8 +11,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from kapelle.domain.agent_views import AgentView
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.views import AgentView, DoctorView, Finding
+from kapelle.domain.views import DoctorView, Finding
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.agents import AgentService, SearchPath

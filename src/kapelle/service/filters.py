@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import TypeVar
 
-from kapelle.domain.report import parse_moment
 from kapelle.domain.run import NeedFilter, RunFilter
-from kapelle.domain.task import TaskFilter
-from kapelle.domain.views import MomentText, ReportFilter, UsageFilter
+from kapelle.domain.task import MomentText, TaskFilter
+from kapelle.domain.times import parse_date_or_time
+from kapelle.domain.usage import ReportFilter, UsageFilter
 from kapelle.workspaces import repository_of
 
 F = TypeVar("F", TaskFilter, RunFilter, NeedFilter, ReportFilter, UsageFilter)
@@ -26,7 +26,7 @@ def parse_since(text: MomentText) -> datetime | None:
     """Return the beginning of a period, or None if it has none; raises InvalidInput."""
     if not text:
         return None
-    return parse_moment(text, "since")
+    return parse_date_or_time(text, "since")
 
 
 def parse_until(text: MomentText) -> datetime | None:
@@ -36,4 +36,4 @@ def parse_until(text: MomentText) -> datetime | None:
     """
     if not text:
         return None
-    return parse_moment(text, "until", ends=True)
+    return parse_date_or_time(text, "until", ends=True)

@@ -27,7 +27,7 @@ from kapelle.engine.tasks.brief import project_of
 from kapelle.service.caller import OWNER, Caller
 from kapelle.store import attempts, events, learnings, tasks
 from kapelle.store.database import Connection, notify_watches
-from kapelle.store.query import make_unused_id
+from kapelle.store.ids import make_unused_id
 from kapelle.workspaces.repository import repository_of
 
 # The key of writes after which a learning waits for its review.

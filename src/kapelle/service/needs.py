@@ -9,8 +9,8 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.needs import NeedKind
 from kapelle.domain.run import NeedFilter, Run
 from kapelle.domain.specs import Name
-from kapelle.domain.task import Task
-from kapelle.domain.views import MomentText, UsageFilter, UsageSum
+from kapelle.domain.task import MomentText, Task
+from kapelle.domain.usage import UsageFilter, UsageSum
 from kapelle.engine.parts import Parts
 from kapelle.service.filters import parse_since, resolve_repository
 from kapelle.service.report import ReportService

@@ -12,7 +12,7 @@ from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
 from kapelle.domain.text import format_count
-from kapelle.domain.views import AttemptFile, OutputHits, PersonMessage
+from kapelle.domain.work_views import AttemptFile, OutputHits, PersonMessage
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.browser import LARGEST, read_picture
 from kapelle.runner.output import FARTHEST, find_text, read

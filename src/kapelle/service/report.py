@@ -6,23 +6,17 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import strip_kind
-from kapelle.domain.report import find_group, format_report, has_no_changes, next_commands
+from kapelle.domain.report import find_group, has_no_changes, next_commands
 from kapelle.domain.run import Run
 from kapelle.domain.task import CheckResult, Task
-from kapelle.domain.views import (
-    ReportEntry,
-    ReportFilter,
-    ReportPart,
-    ReportView,
-    UsageFilter,
-    UsageReport,
-    UsageRow,
-    UsageSum,
-)
+from kapelle.domain.usage import ReportFilter, UsageFilter, UsageReport, UsageRow, UsageSum
+from kapelle.domain.work_views import ReportEntry, ReportPart, ReportView
 from kapelle.engine.parts import Parts
 from kapelle.service.filters import parse_since, parse_until, resolve_repository
+from kapelle.service.report_text import format_report
 from kapelle.service.work import WorkService
-from kapelle.store import events, learnings, needs, query, steps, usage
+from kapelle.store import events, learnings, needs, steps, usage
+from kapelle.store import work as work_queries
 from kapelle.store.database import Connection
 
 _EPOCH = date(1970, 1, 1)
@@ -47,7 +41,7 @@ class ReportService:
             raise InvalidInput("until is before since, so the period is empty.", hint=hint)
         filter = resolve_repository(filter)
         ids = await self._db.read(
-            query.list_touched, since, until, filter.project, filter.repository
+            work_queries.list_touched, since, until, filter.project, filter.repository
         )
         entries = []
         for work_id in sorted(ids[:_MAX_ENTRIES], key=strip_kind):

@@ -33,7 +33,7 @@ from kapelle.secrets.specs import SpecSecrets
 from kapelle.service.batches import with_list
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import make_unused_id
+from kapelle.store.ids import make_unused_id
 
 TASK = "task"
 

@@ -12,7 +12,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.learning import ProjectPath
 from kapelle.domain.specs import RepositoryPath
 from kapelle.domain.text import split_search_terms
-from kapelle.domain.views import Hit, SearchKind, SearchView
+from kapelle.domain.work_views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.runner.output import read
 from kapelle.service.search_index import (

@@ -15,7 +15,7 @@ from kapelle.domain.run import is_at_rest
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, TaskSpec, Text, WaitSeconds
 from kapelle.domain.states import StopCause, Stopper, TaskStatus, is_resting
 from kapelle.domain.task import CheckedAgain, MergeRefusal, Task, TaskFilter
-from kapelle.domain.views import SayView
+from kapelle.domain.work_views import SayView
 from kapelle.engine import messages
 from kapelle.engine.children import (
     as_child,

@@ -12,7 +12,8 @@ from kapelle.domain.run import Run, RunFilter, WorkFilter, is_at_rest
 from kapelle.domain.specs import Spec, WaitSeconds
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import PruneView, RestingView, WaitView
+from kapelle.domain.views import PruneView
+from kapelle.domain.work_views import RestingView, WaitView
 from kapelle.engine.archive import Due, archive_run, archive_task, prune
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import mark
@@ -21,7 +22,7 @@ from kapelle.service.filters import parse_since, resolve_repository
 from kapelle.service.runs import RunService
 from kapelle.service.tasks import TaskService
 from kapelle.store import events, filters, runs, tasks
-from kapelle.store.query import resolve_id
+from kapelle.store.ids import resolve_id
 
 Ids = Annotated[list[str], Field(min_length=1, max_length=200, description="of tasks and runs")]
 Until = Annotated[

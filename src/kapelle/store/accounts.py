@@ -1,4 +1,4 @@
-"""Accounts: an agent with a credential, under whose limits attempts work."""
+"""Accounts: an agent with a credential, and the rate limits that its attempts share."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import accounts
 
 _MOST_WINDOWS = 20
@@ -21,20 +22,24 @@ _LIMITED = Statement(sa.select(accounts).where(accounts.c.paused_until.is_not(No
 
 
 def load_pauses(connection: sa.Connection, now: datetime) -> dict[str, tuple[datetime, str]]:
-    """Every account that is paused, with until when and why."""
-    limited = (row for row in _LIMITED.rows(connection) if row["paused_until"] > now)
-    return {row["id"]: (row["paused_until"], row["reason"]) for row in limited}
+    """Return the paused accounts, each with the end of its pause and the reason."""
+    pauses = {}
+    for row in _LIMITED.rows(connection):
+        if row["paused_until"] > now:
+            pauses[row["id"]] = (row["paused_until"], row["reason"])
+    return pauses
 
 
 def load_rows(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Row]:
+    """Return the rows of those accounts that exist, by their ids."""
     query = sa.select(accounts).where(accounts.c.id.in_(ids))
     return {row["id"]: row for row in connection.execute(query).mappings()}
 
 
 def pause(connection: sa.Connection, account: str, until: datetime, reason: str) -> None:
-    """Keep attempts from starting until then; an earlier end than the known one is ignored."""
-    known = load_rows(connection, [account]).get(account)
-    if known is None or known["paused_until"] is None or known["paused_until"] < until:
+    """Keep attempts from starting until a time; a pause is never shortened."""
+    row = load_rows(connection, [account]).get(account)
+    if row is None or row["paused_until"] is None or row["paused_until"] < until:
         update(connection, account, paused_until=until, reason=reason)
 
 
@@ -46,38 +51,49 @@ def release(connection: sa.Connection, account: str) -> None:
 
 
 def record_success(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
-    """An attempt under an account and one of its models has not been refused."""
+    """Record that an attempt with an account and one of its models was not refused."""
     update(connection, account, verified_at=now, failures_in_a_row=0)
     end_trial(connection, account, of_model, now)
 
 
 def end_trial(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
-    """Forget the limits of an account and one of its models that have ended by their word."""
+    """Remove the pauses of an account and of one of its models whose announced end has passed."""
     _END_TRIAL.write(connection, account=account, of_model=of_model, now=now)
 
 
 def load_trials(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
-    """The accounts whose pause has ended and with which nothing has succeeded since."""
-    ended = (row for row in _LIMITED.rows(connection) if row["paused_until"] <= now)
-    return {row["id"]: row["paused_until"] for row in ended}
+    """Return the accounts whose pause has ended and without a success since, with that end."""
+    trials = {}
+    for row in _LIMITED.rows(connection):
+        if row["paused_until"] <= now:
+            trials[row["id"]] = row["paused_until"]
+    return trials
 
 
 def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
-    """Change an account, which begins to exist by that."""
+    """Change columns of an account; create the account if it does not exist."""
     if not _UPDATE.write(connection, account=account, **values):
         connection.execute(accounts.insert().values(id=account, **values))
 
 
 def store_windows(connection: sa.Connection, account: str, windows: dict[str, Any]) -> None:
-    """Keep what a provider says of the limits of an account, each by its name."""
-    known = load_rows(connection, [account]).get(account)
-    both = {**(known["windows"] or {} if known else {}), **windows}
-    update(connection, account, windows=dict([*both.items()][-_MOST_WINDOWS:]))
+    """Store the rate limits of an account as its provider reports them, each by its name.
+
+    Only the newest ones are kept.
+    """
+    row = load_rows(connection, [account]).get(account)
+    earlier = {}
+    if row and row["windows"]:
+        earlier = row["windows"]
+    newest = [*{**earlier, **windows}.items()][-_MOST_WINDOWS:]
+    update(connection, account, windows=dict(newest))
 
 
 def count_failure(connection: sa.Connection, account: str) -> int:
-    """Count one more failure of the environment in a row."""
-    known = load_rows(connection, [account]).get(account)
-    count = (known["failures_in_a_row"] if known else 0) + 1
+    """Count one more failure of the environment in a row; return the number of failures."""
+    row = load_rows(connection, [account]).get(account)
+    count = 1
+    if row:
+        count += row["failures_in_a_row"]
     update(connection, account, failures_in_a_row=count)
     return count

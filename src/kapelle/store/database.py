@@ -24,14 +24,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 TransactionFunction = Callable[Concatenate[sa.Connection, P], T]
 
-# Any constant will do: it names "the writer" of this database among all daemons on it.
+# The key of the advisory lock of the writer; any constant serves.
 _POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
 _POSTGRES_DAEMON_LOCK = _POSTGRES_WRITER_LOCK + 1
 _RESERVATION_S = 5.0
 _READERS = 4
-# An option of connections whose transactions are begun and ended by statements of ours.
-_KEPT = "kapelle_kept"
-_ABOUT = "kapelle_about"
+# An option of connections whose transactions this module starts and ends itself.
+_OWN_TRANSACTIONS = "kapelle_own_transactions"
+_WATCH_KEYS = "kapelle_watch_keys"
 _UNUSABLE = (sa.exc.OperationalError, sqlite3.OperationalError)
 
 
@@ -40,12 +40,15 @@ def sqlite_url(path: Path) -> str:
 
 
 def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
-    """An engine with the pragmas that make SQLite durable and free of lock errors."""
+    """Return an engine for SQLite or PostgreSQL.
+
+    On SQLite it sets the pragmas that make commits durable and prevent lock errors.
+    """
     if not url.startswith("sqlite"):
         if not url.startswith("postgresql://"):
             raise InvalidInput(
-                f"The database address begins with {url.partition(':')[0]!r}.",
-                hint="It must begin with postgresql://",
+                f"The database address starts with {url.partition(':')[0]!r}.",
+                hint="It must start with postgresql://",
             )
         return sa.create_engine(
             url.replace("postgresql://", "postgresql+psycopg://", 1),
@@ -58,7 +61,7 @@ def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
         connect_args={"check_same_thread": False},
         pool_size=_READERS + 2,
         json_deserializer=_read_json,
-        # Errors are shown to people; prompts and secrets have no place in them.
+        # People see errors: they must not contain prompts or secrets.
         hide_parameters=True,
     )
 
@@ -73,14 +76,14 @@ def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # A deferred transaction that reads and then writes fails at once under contention.
-        if not connection.get_execution_options().get(_KEPT):
+        if not connection.get_execution_options().get(_OWN_TRANSACTIONS):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 
 
 def _read_json(text: str) -> Any:
-    # Most of what tasks might have, they have not; parsing that was a tenth of a long list.
+    # Most JSON columns of a task are empty: parsing them took a tenth of the time of a long list.
     if text == "[]":
         return []
     if text == "{}":
@@ -89,7 +92,10 @@ def _read_json(text: str) -> Any:
 
 
 class Database:
-    """Runs functions of a connection as transactions and wakes whoever waits for changes."""
+    """A database in which functions of a connection run as transactions.
+
+    Writes run one after another in one thread, reads in several. Watches are woken by writes.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -99,160 +105,171 @@ class Database:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._watches: defaultdict[str, set[DatabaseWatch]] = defaultdict(set)
         self._reservation: sa.Connection | None = None
-        # On SQLite a connection for every thread: to take one from the pool costs more than a read.
+        # SQLite: one connection for each thread. Taking one from the pool costs more than a read.
         self._own = threading.local()
-        self._kept: set[sa.Connection] = set()
+        self._thread_connections: set[sa.Connection] = set()
         self._file: tuple[Path, Path, object] | None = None
         self._damage: str | None = None
         self._rescued = False
-        # What to do about a problem, and from which backups that was found out.
+        # The instructions for a damaged database, and the backups that they were computed from.
         self._advice: tuple[list[Path], str] | None = None
-        self._advising = threading.Lock()
-        # Called when the disk is full: whether it made some room, so that a write is tried again.
+        self._advice_lock = threading.Lock()
+        # Called when the disk is full. If it returns that it freed space, the write is retried.
         self.make_room: Callable[[], bool] = lambda: False
 
     def guard(self, path: Path, backups: Path) -> None:
-        """From now on, write only while this is the file that was opened; name a backup if not."""
+        """Refuse writes from now on if another file replaces the one that is open now.
+
+        The daemon would otherwise write into a deleted file, or into a foreign database.
+        """
         self._file = (path, backups, read_file_identity(path))
 
     @property
     def problem(self) -> Unavailable | None:
-        """Why nothing may be written; None while all is well."""
+        """Return the error of every write while the database is lost or damaged; else None."""
         if self._file is None:
             return None
-        path, backups, opened = self._file
-        if self._damage is None and read_file_identity(path) == opened:
+        path, backups, identity = self._file
+        if self._damage is None and read_file_identity(path) == identity:
             return None
-        gone = "gone, or it is not the one that this daemon opened"
+        state = "missing, or it is not the file that this daemon opened"
         if self._damage:
-            what = f"damaged: {self._damage}"
-        else:
-            what = gone
+            state = f"damaged: {self._damage}"
         advice = f"Copy the fullest backup in {backups} to {path}."
         if self._advice:
             advice = self._advice[1]
-        else:
-            advice = advice
         return Unavailable(
-            f"The database {path} is {what}. Nothing is stored or started; agents go on.",
-            hint=f"`kapelle stop`. {advice} Then start it again.",
+            f"The database {path} is {state}. Nothing is stored or started; agents continue.",
+            hint=f"`kapelle stop`. {advice} Then start the daemon again.",
         )
 
     async def find_problem(self) -> Unavailable | None:
-        """The problem, if there is one, with the backup to use, which takes a while to find."""
+        """Return the problem, if there is one, with the backup to use.
+
+        The search for the backup takes a while, so `problem` does not do it.
+        """
         if self._file is None or self.problem is None:
             return None
         path, backups, _ = self._file
 
         def advise() -> None:
-            # Every row of every backup is counted: once, however many ask.
-            with self._advising:
+            # The rows of all backups are counted once, even for concurrent callers.
+            with self._advice_lock:
                 copies = backup.list_backups(backups)
                 if self._advice is None or self._advice[0] != copies:
-                    self._advice = copies, backup.format_advice(path, backups)
+                    self._advice = (copies, backup.format_advice(path, backups))
 
         await asyncio.to_thread(advise)
         return self.problem
 
     async def back_up(self, grades: backup.Grades) -> Path | None:
-        """Copy the file while it is in use, which also finds damage; None without a file."""
+        """Copy the file while it is in use, which also detects damage.
+
+        Return the backup; None on PostgreSQL.
+        """
         if self._file is None:
             return None
         if (problem := self.problem) is not None:
             raise problem
         path, backups, _ = self._file
-        with self._told():
+        with self._translated_errors():
             return await asyncio.to_thread(backup.create, path, backups, grades)
 
     async def rescue(self) -> Path | None:
-        """Put what this daemon still sees of a database that is gone into a backup, once."""
+        """Save a deleted database into a backup, once, as long as a connection still sees it."""
         if self._file is None or self._damage is not None or self._rescued:
             return None
         path, backups, _ = self._file
 
         def copy() -> Path | None:
-            kept: sa.Connection | None = getattr(self._own, "connection", None)
-            if kept is None:
+            connection: sa.Connection | None = getattr(self._own, "connection", None)
+            if connection is None:
                 return None
-            source: Any = kept.connection.driver_connection
+            source: Any = connection.connection.driver_connection
             return backup.create_from(source, path.name, backups)
 
-        made = await self._in_thread(self._writer, copy)
-        # Only now: where a full disk prevented it, it is tried again.
-        self._rescued = made is not None
-        return made
+        rescue = await self._in_thread(self._writer, copy)
+        # Set after the copy, so that a copy that failed on a full disk is retried.
+        self._rescued = rescue is not None
+        return rescue
 
     async def write(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run work in one write transaction; all of it happens or nothing does."""
-        about: set[str] = set()
+        """Run work in one write transaction: either all of its changes are stored or none."""
+        watch_keys: set[str] = set()
 
-        def noted(connection: sa.Connection) -> T:
-            connection.info[_ABOUT] = about
+        def perform(connection: sa.Connection) -> T:
+            # `notify_watches` adds to this set.
+            connection.info[_WATCH_KEYS] = watch_keys
             return work(connection, *args, **kwargs)
 
-        def transaction() -> T:
+        def commit() -> T:
             if (problem := self.problem) is not None:
                 raise problem
             if self.is_sqlite:
                 try:
-                    return self._in_kept("BEGIN IMMEDIATE", noted)
+                    return self._transact_on_sqlite("BEGIN IMMEDIATE", perform)
                 except _UNUSABLE as error:
                     if "is full" not in str(error) or not self.make_room():
                         raise
-                    about.clear()
-                    return self._in_kept("BEGIN IMMEDIATE", noted)
+                    watch_keys.clear()
+                    return self._transact_on_sqlite("BEGIN IMMEDIATE", perform)
             with self.engine.begin() as connection:
-                # Keeps the order of event numbers the order of commits.
+                # One writer at a time, so that event numbers grow in the order of commits.
                 lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
                 connection.execute(lock)
-                return noted(connection)
+                return perform(connection)
 
         loop = asyncio.get_running_loop()
 
-        def stored() -> T:
-            result = transaction()
-            # From here, for whoever awaits it may be cancelled while it is being stored.
-            loop.call_soon_threadsafe(self._wake, about)
+        def commit_and_wake() -> T:
+            result = commit()
+            # Called in the thread, because the awaiting task may be cancelled during the commit.
+            loop.call_soon_threadsafe(self._wake, watch_keys)
             return result
 
-        return await self._in_thread(self._writer, stored)
+        return await self._in_thread(self._writer, commit_and_wake)
 
-    def _wake(self, about: set[str]) -> None:
-        for key in ("", *about):
+    def _wake(self, keys: set[str]) -> None:
+        for key in ("", *keys):
             for watch in self._watches.get(key, ()):
                 watch.wake()
 
     async def read(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run work in one read-only transaction: everything it sees is of one moment."""
+        """Run work in one read-only transaction, a consistent snapshot."""
         return await self._in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
 
     async def glance(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Read a row or two in one transaction, on SQLite right here: it blocks the event loop,
-        but for less time than handing the work to a thread would take."""
+        """Read a row or two in one transaction.
+
+        On SQLite it blocks the event loop, but for less time than a thread switch would take.
+        """
         if not self.is_sqlite:
             return await self.read(work, *args, **kwargs)
-        with self._told():
+        with self._translated_errors():
             return self._read(work, *args, **kwargs)
 
     def _read(self, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.is_sqlite:
-            return self._in_kept("BEGIN", work, *args, **kwargs)
-        # Several statements must see one moment, which PostgreSQL does not promise by itself.
+            return self._transact_on_sqlite("BEGIN", work, *args, **kwargs)
+        # The default isolation level of PostgreSQL takes a new snapshot for each statement.
         reading = self.engine.connect().execution_options(isolation_level="REPEATABLE READ")
         with reading as connection, connection.begin():
             return work(connection, *args, **kwargs)
 
-    def _in_kept(
+    def _transact_on_sqlite(
         self, begin: str, work: TransactionFunction[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """One transaction on this thread's own connection, which is dropped after an error."""
+        """Run one transaction on the connection of this thread.
+
+        An unexpected error discards the connection, because its state is unknown.
+        """
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            options = {"isolation_level": "AUTOCOMMIT", _KEPT: True}
+            options = {"isolation_level": "AUTOCOMMIT", _OWN_TRANSACTIONS: True}
             connection = self.engine.connect().execution_options(**options)
             self._own.connection = connection
-            self._kept.add(connection)
-        # Begun and ended below SQLAlchemy, whose own way to say so costs as much as a query.
+            self._thread_connections.add(connection)
+        # Executed by the driver: SQLAlchemy's own BEGIN and COMMIT cost as much as a query.
         driver: Any = connection.connection.driver_connection
         try:
             driver.execute(begin)
@@ -263,32 +280,37 @@ class Database:
             raise
         except BaseException:
             self._own.connection = None
-            self._kept.discard(connection)
+            self._thread_connections.discard(connection)
             connection.invalidate()
             connection.close()
             raise
         return result
 
     def reserve(self) -> None:
-        """Be the only daemon on this database for as long as this process lives."""
+        """Reserve the database for this daemon until its process ends.
+
+        Raise Unavailable if another daemon uses it.
+        """
         if self.is_sqlite:
-            return  # whose file lies in a home that is locked already
+            return  # the file is in a home, which has a lock of its own
         self._reservation = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        wanted = sa.select(sa.func.pg_try_advisory_lock(_POSTGRES_DAEMON_LOCK))
+        try_lock = sa.select(sa.func.pg_try_advisory_lock(_POSTGRES_DAEMON_LOCK))
         deadline = time.monotonic() + _RESERVATION_S
-        # The server may take a moment to notice that the daemon before this one is dead.
-        while not self._reservation.execute(wanted).scalar():
+        # The server may need a moment to notice the death of the previous daemon.
+        while not self._reservation.execute(try_lock).scalar():
             if time.monotonic() > deadline:
                 raise Unavailable(
                     "Another daemon uses this database.",
-                    hint="Stop it, or give this one a database of its own.",
+                    hint="Stop it, or use another database for this daemon.",
                 )
             time.sleep(0.1)
 
     @contextmanager
     def watch(self, *keys: str) -> Iterator["DatabaseWatch"]:
-        """A watch that is woken by every later write of this process that was about one of these
-        keys (see `about`), or without keys by every later write."""
+        """Return a watch that later writes of this process wake.
+
+        With keys, only writes that notify one of them do (see `notify_watches`).
+        """
         watch = DatabaseWatch()
         for key in keys or ("",):
             self._watches[key].add(watch)
@@ -301,16 +323,16 @@ class Database:
                     del self._watches[key]
 
     async def _in_thread(self, threads: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
-        with self._told():
+        with self._translated_errors():
             return await asyncio.get_running_loop().run_in_executor(threads, transaction)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say in words for people what the database refuses, and remember that it is damaged."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate errors of the database into errors for people; remember damage."""
         try:
             yield
         except (sa.exc.DatabaseError, sqlite3.DatabaseError) as error:
-            # What is more special has a class of its own.
+            # SQLite reports damage by this very class; other errors have subclasses.
             cause = getattr(error, "orig", error)
             if type(cause) is sqlite3.DatabaseError:
                 self._damage = str(cause)
@@ -318,47 +340,47 @@ class Database:
                 raise problem from error
             if isinstance(error, _UNUSABLE):
                 raise Unavailable(
-                    f"The database cannot be used now: {cause}.", hint=_hint(str(cause))
+                    f"The database is unavailable: {cause}.", hint=_format_hint(str(cause))
                 ) from error
             raise
 
     async def checkpoint(self) -> None:
-        """Move what SQLite keeps in its write-ahead log into the database file itself."""
+        """Move SQLite's write-ahead log into the database file."""
         if self.is_sqlite and self.problem is None:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._checkpoint)
 
     def _checkpoint(self) -> None:
         with suppress(sqlite3.OperationalError), self.engine.connect() as connection:
-            # SQLAlchemy would begin a transaction, in which SQLite refuses to do it.
+            # SQLAlchemy would start a transaction, in which SQLite refuses a checkpoint.
             driver: Any = connection.connection.driver_connection
-            # Somebody who reads may keep it from being complete, but not for longer than this.
+            # Wait for readers, which can prevent a complete checkpoint, but not for long.
             driver.execute("PRAGMA busy_timeout=2000")
             driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
+        """Wait for active transactions and close all connections."""
         if self._reservation is not None:
             self._reservation.close()
         self._writer.shutdown()
         self._readers.shutdown()
-        for connection in self._kept:
+        for connection in self._thread_connections:
             connection.close()
         self.engine.dispose()
 
 
-def _hint(cause: str) -> str:
-    """What to look at when the database refuses something."""
+def _format_hint(cause: str) -> str:
     if "disk" in cause or "full" in cause:
-        return "Look at the free disk space and the daemon's log; nothing was changed."
-    return "Look at the daemon's log; nothing was changed."
+        return "Check the free disk space and the daemon's log; nothing was changed."
+    return "Check the daemon's log; nothing was changed."
 
 
 def notify_watches(connection: sa.Connection, keys: Iterable[str]) -> None:
-    """Wake those who watch for these keys, once this transaction is stored."""
-    connection.info.get(_ABOUT, set()).update(keys)
+    """Wake the watches for these keys after the commit of this transaction."""
+    connection.info.get(_WATCH_KEYS, set()).update(keys)
 
 
 class DatabaseWatch:
-    """Used as `with db.watch() as changed:` around a loop of looking and waiting."""
+    """A signal for changes: `with db.watch() as watch:` around a loop of reading and waiting."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -367,8 +389,8 @@ class DatabaseWatch:
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return after the next write, or when time is up; writes since the last wait count."""
-        # Before Python 3.12, asyncio.wait_for swallows a cancellation that meets a write.
+        """Return after the next write or a timeout; a write since the last wait counts."""
+        # Before Python 3.12, asyncio.wait_for swallows a cancellation that coincides with a write.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

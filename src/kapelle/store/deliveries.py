@@ -1,4 +1,4 @@
-"""Deliveries: what becomes of the work of tasks and runs, and which of them are due."""
+"""Deliveries of the work of tasks and runs: merges and pull requests, and which are due."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,14 +10,15 @@ from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import is_id
 from kapelle.domain.task import Delivery
 from kapelle.store import children, events
-from kapelle.store.query import Row, Statement, select_in_parts
+from kapelle.store.query import Row, select_in_parts
+from kapelle.store.statements import Statement
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
 _AT_A_TIME = 20
 _MOST_PUSHED = 50
-ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # in most homes there is none
-_NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
+ANY = Statement(sa.select(deliveries.c.owner).limit(1))  # a cheap check: most homes have none
+_PENDING = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 
 def request(
@@ -29,13 +30,21 @@ def request(
     force: bool = False,
     by_person: bool = False,
 ) -> None:
-    """Have work delivered, once it is there to be; asked again, what is known of it is kept. What
-    an attempt led to is, unless by a person, only merged into the branch of that attempt. A pull
-    request is made a draft or ready as draft says; None leaves that as it is."""
+    """Request the delivery of work as soon as it is completed.
+
+    A repeated request keeps the known state, for example the number of a pull request. Unless a
+    person requests it, work that an attempt started is only merged into the branch of that attempt.
+    With draft, a pull request becomes a draft or ready for review; None leaves it as it is.
+    """
     if not by_person:
-        _require_own(connection, owner, mode)
-    asked = {"draft": draft is True, "ready": draft is False, "force": force}
-    values = {**_NEW, "mode": mode, **asked}
+        _require_own_branch(connection, owner, mode)
+    values = {
+        **_PENDING,
+        "mode": mode,
+        "draft": draft is True,
+        "ready": draft is False,
+        "force": force,
+    }
     if find(connection, owner) is None:
         connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
     else:
@@ -44,71 +53,77 @@ def request(
 
 
 def request_draft(connection: sa.Connection, owner: str) -> None:
-    """Have unfinished work delivered as a draft, where a pull request was asked for."""
+    """Deliver unfinished work as a draft if a pull request is requested."""
     row = find(connection, owner)
     if row is not None and row["mode"] == "pr":
-        update(connection, owner, **_NEW, draft=True, ready=False)
+        update(connection, owner, **_PENDING, draft=True, ready=False)
         events.append(connection, ASKED, owner)
 
 
 def withdraw_draft(connection: sa.Connection, owner: str) -> None:
-    """Wait for the work to be completed, and then have its pull request be no draft any more."""
+    """Wait for the completion of the work, then make its pull request ready for review."""
     row = find(connection, owner)
     if row is not None and row["mode"] == "pr":
-        update(connection, owner, **_NEW, draft=False, ready=True)
+        update(connection, owner, **_PENDING, draft=False, ready=True)
 
 
-def _require_own(connection: sa.Connection, owner: str, mode: str) -> None:
-    work, *above = children.load_ancestry(connection, owner)
-    if any(row["parent_task_id"] for row in (work, *above)):
-        if is_id("task", owner):
-            base = work["requested_base"]
-        else:
-            base = work["spec"].get("base")
-        own = work["parent_task_id"] and base in {None, above[0]["workspace_branch"]}
-        if mode != "merge" or not own:
-            raise Forbidden("What an attempt asks for is delivered to its own branch alone.")
+def _require_own_branch(connection: sa.Connection, owner: str, mode: str) -> None:
+    """Raise Forbidden if work below an attempt is delivered elsewhere than to that attempt."""
+    work, *ancestors = children.load_ancestry(connection, owner)
+    if not any(row["parent_task_id"] for row in (work, *ancestors)):
+        return
+    if is_id("task", owner):
+        base = work["requested_base"]
+    else:
+        base = work["spec"].get("base")
+    is_own = work["parent_task_id"] and base in {None, ancestors[0]["workspace_branch"]}
+    if mode != "merge" or not is_own:
+        raise Forbidden("Work that an attempt starts can only be merged into its own branch.")
 
 
 def find(connection: sa.Connection, owner: str) -> Row | None:
+    """Return the delivery of a task or run, if there is one."""
     query = sa.select(deliveries).where(deliveries.c.owner == owner)
     return connection.execute(query).mappings().first()
 
 
 def update(connection: sa.Connection, owner: str, /, **values: Any) -> None:
+    """Change columns of a delivery."""
     connection.execute(deliveries.update().where(deliveries.c.owner == owner), values)
 
 
 def load_by_owner(connection: sa.Connection, owners: Sequence[str]) -> dict[str, Delivery]:
-    """What is known of the deliveries of these tasks or runs."""
-    asked = sa.select(deliveries).where(deliveries.c.mode != "branch")
-    found = select_in_parts(connection, asked, deliveries.c.owner, owners)
-    return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in found}
+    """Return the deliveries of these tasks or runs."""
+    query = sa.select(deliveries).where(deliveries.c.mode != "branch")
+    rows = select_in_parts(connection, query, deliveries.c.owner, owners)
+    return {row.owner: Delivery.model_validate(row, from_attributes=True) for row in rows}
 
 
 def list_due(connection: sa.Connection, now: datetime) -> list[str]:
-    """Tasks and runs to be delivered now: those that completed, with other work than was delivered
-    before, and those that a person wants delivered as they are."""
-    found: list[str] = []
+    """Return the tasks and runs to deliver now.
+
+    These are completed work that differs from what was delivered before, and work that is to become
+    a draft.
+    """
+    ids: list[str] = []
     own = deliveries.c
+    is_due = sa.or_(own.next_at.is_(None), own.next_at <= now)
     for work in (tasks, runs):
-        pending = sa.and_(
-            own.status == "pending",
-            sa.or_(own.next_at.is_(None), own.next_at <= now),
-            sa.or_(work.c.status == "completed", own.draft),
-            own.mode != "branch",
-        )
-        other = own.commit.is_distinct_from(work.c.workspace_commit)
-        again = sa.and_(
-            own.status != "pending", own.mode != "branch", work.c.status == "completed", other
-        )
+        is_completed = work.c.status == "completed"
+        is_pending = sa.and_(own.status == "pending", is_due, sa.or_(is_completed, own.draft))
+        is_new = own.commit.is_distinct_from(work.c.workspace_commit)
+        is_again = sa.and_(own.status != "pending", is_completed, is_new)
         query = sa.select(own.owner).join(work, work.c.id == own.owner)
-        found += connection.execute(query.where(sa.or_(pending, again))).scalars()
-    return found
+        query = query.where(own.mode != "branch", sa.or_(is_pending, is_again))
+        ids += connection.execute(query).scalars()
+    return ids
 
 
 def list_stale(connection: sa.Connection, now: datetime) -> list[str]:
-    """Those whose pull requests are to be looked at again; a closed one may be opened again."""
+    """Return the deliveries whose pull requests are to be queried again.
+
+    Closed pull requests are included because somebody may reopen them.
+    """
     own = deliveries.c
     query = sa.select(own.owner).where(
         own.status == "delivered",
@@ -119,19 +134,21 @@ def list_stale(connection: sa.Connection, now: datetime) -> list[str]:
 
 
 def record_push(connection: sa.Connection, owner: str, commit: str) -> list[str]:
-    """Remember a commit that is about to be pushed; those that were before. What is pushed for its
-    CI alone has a row that nobody is shown."""
-    if (known := find(connection, owner)) is None:
-        values = {**_NEW, "owner": owner, "mode": "branch", "draft": False, "force": False}
+    """Store a commit before it is pushed; return the commits that were pushed before.
+
+    Work that is pushed only for CI gets a row with the mode "branch", which is not a delivery.
+    """
+    row = find(connection, owner)
+    earlier: list[str] = []
+    if row is None:
+        values = {**_PENDING, "owner": owner, "mode": "branch", "draft": False, "force": False}
         connection.execute(deliveries.insert(), {**values, "pushed": []})
-    if known:
-        before: list[str] = known["pushed"]
     else:
-        before = []
-    # The one that is pushed last is the last.
-    kept = [one for one in before if one != commit][-_MOST_PUSHED:]
-    update(connection, owner, pushed=[*kept, commit])
-    return before
+        earlier = row["pushed"]
+    # A repeated commit moves to the end: the list is in the order of the pushes.
+    others = [one for one in earlier if one != commit][-_MOST_PUSHED:]
+    update(connection, owner, pushed=[*others, commit])
+    return earlier
 
 
 def delete(connection: sa.Connection, owner: str) -> None:

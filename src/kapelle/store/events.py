@@ -1,4 +1,4 @@
-"""The append-only history that every live view is fed from."""
+"""The append-only history of events, from which all live views are updated."""
 
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from kapelle.domain.ids import read_kind
 from kapelle.domain.task import Event, Record
 from kapelle.store.database import notify_watches
-from kapelle.store.query import Statement
+from kapelle.store.statements import Statement
 from kapelle.store.tables import events, positions, tasks
 
 R = TypeVar("R", bound=Record)
 _INSERT = Statement(events.insert())
-# An event of a run's task is one of the run as well.
+# An event of a run's task is an event of the run too.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
 _INSERT_OF_TASK = Statement(
     events.insert().values(run_id=_run_of_task.scalar_subquery()).returning(events.c.run_id)
@@ -28,11 +28,19 @@ def append(
     /,
     **data: Any,
 ) -> None:
-    """Record what happened to a task or a run, and wake whoever watches for it or this kind."""
-    is_run = work_id is not None and read_kind(work_id) == "run"
-    task_id, run_id = (None, work_id) if is_run else (work_id, None)
-    subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
-    values = {**subject, "at": datetime.now(UTC), "data": data}
+    """Store an event of a task or run; wake the watches for the work and for this kind."""
+    task_id = work_id
+    run_id = None
+    if work_id is not None and read_kind(work_id) == "run":
+        task_id = None
+        run_id = work_id
+    values = {
+        "kind": kind,
+        "task_id": task_id,
+        "attempt_id": attempt_id,
+        "at": datetime.now(UTC),
+        "data": data,
+    }
     if task_id is not None:
         run_id = _INSERT_OF_TASK.scalar(connection, **values, of_task=task_id)
     else:
@@ -48,7 +56,7 @@ def list_after(
     run_id: str | None = None,
     limit: int = 500,
 ) -> list[Event]:
-    """The events with a number above seq, oldest first; those of a run include its tasks'."""
+    """Return the events after a number, the oldest first; those of a run include its tasks'."""
     query = sa.select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     if task_id is not None:
         query = query.where(events.c.task_id == task_id)
@@ -61,72 +69,81 @@ CHECKED = "task.checked"
 
 
 def find_last(connection: sa.Connection, task_id: str, kind: str, shape: type[R]) -> R | None:
-    """What the last event of a kind tells, and when, unless an attempt was started since then."""
+    """Return the data and time of the last event of a kind.
+
+    None means that there is no such event, or that an attempt was started after it.
+    """
     kinds = (kind, "attempt.started")
     query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
-    found = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).first()
-    if found and found.kind == kind:
-        told = {**found.data, "at": found.at}
-    else:
-        told = None
-    if told:
-        return shape.model_validate(told)
-    return None
+    event = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).first()
+    if event is None or event.kind != kind:
+        return None
+    return shape.model_validate({**event.data, "at": event.at})
 
 
 def find_merged_branch(connection: sa.Connection, work_id: str) -> str | None:
-    """The branch that a task or a run was last merged into, if the history still tells."""
+    """Return the branch of the last merge of a task or run, if the history still has it."""
     kind = read_kind(work_id)
-    query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged")
-    query = query.where((events.c.task_id if kind == "task" else events.c.run_id) == work_id)
+    if kind == "task":
+        column = events.c.task_id
+    else:
+        column = events.c.run_id
+    query = sa.select(events.c.data).where(events.c.kind == f"{kind}.merged", column == work_id)
     data = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).scalar()
-    return data["base"] if data else None
+    if not data:
+        return None
+    branch: str = data["base"]
+    return branch
 
 
 def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:
-    """Forget events from before a time, so many of the oldest at most."""
+    """Delete events from before a time, at most `limit` of the oldest."""
     oldest = sa.select(events.c.seq).order_by(events.c.seq).limit(limit).subquery()
     last = sa.select(sa.func.max(oldest.c.seq)).scalar_subquery()
-    # By the date of each: where the clock was wrong for a while, they are not in order.
+    # The time of each event counts: while the clock was wrong, they were not stored in order.
     connection.execute(events.delete().where(events.c.seq <= last, events.c.at < before))
 
 
 def list_of_runs(
     connection: sa.Connection, seq: int, limit: int = 500
 ) -> tuple[list[tuple[str, Event]], int]:
-    """The events of runs and of their tasks above seq, each with its run, and how far that is."""
+    """Return the events of runs and their tasks after a number, each with its run.
+
+    The second value is the number up to which the history was read.
+    """
     query = sa.select(events).where(events.c.seq > seq, events.c.run_id.is_not(None))
     rows = connection.execute(query.order_by(events.c.seq).limit(limit)).mappings()
-    found = [(row["run_id"], Event.model_validate(row)) for row in rows]
-    if len(found) == limit:
-        reached = found[-1][1].seq
-    else:
-        reached = load_last_seq(connection)
-    return found, max(reached, seq)
+    events_of_runs = [(row["run_id"], Event.model_validate(row)) for row in rows]
+    if len(events_of_runs) == limit:
+        last_event = events_of_runs[-1][1]
+        return events_of_runs, max(last_event.seq, seq)
+    return events_of_runs, max(load_last_seq(connection), seq)
 
 
 def move_reader(connection: sa.Connection, reader: str, seq: int | None = None) -> int:
-    """How far a reader has come, from now on so far; a new one begins at the end."""
+    """Store the position of a reader in the history, if one is given, and return it.
+
+    A new reader starts at the end of the history.
+    """
     query = sa.select(positions.c.seq).where(positions.c.reader == reader)
-    known: int | None = connection.execute(query).scalar()
-    if seq is not None:
-        reached = seq
-    elif known is None:
-        reached = load_last_seq(connection)
-    else:
-        reached = known
-    if known is None:
-        connection.execute(positions.insert().values(reader=reader, seq=reached))
-    elif known != reached:
-        changed = positions.update().where(positions.c.reader == reader)
-        connection.execute(changed.values(seq=reached))
-    return reached
+    position: int | None = connection.execute(query).scalar()
+    if position is None:
+        if seq is None:
+            seq = load_last_seq(connection)
+        connection.execute(positions.insert().values(reader=reader, seq=seq))
+        return seq
+    if seq is None or seq == position:
+        return position
+    change = positions.update().where(positions.c.reader == reader)
+    connection.execute(change.values(seq=seq))
+    return seq
 
 
 def forget_reader(connection: sa.Connection, reader: str) -> None:
-    """Have a reader begin at the end the next time."""
+    """Forget the position of a reader, so that it starts at the end the next time."""
     connection.execute(positions.delete().where(positions.c.reader == reader))
 
 
 def load_last_seq(connection: sa.Connection) -> int:
+    """Return the number of the last event; 0 without events."""
     return connection.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0

@@ -26,36 +26,44 @@ _LOST = sa.exists().where(attempts.c.status == "lost", _of_last)
 def build_conditions(
     connection: sa.Connection,
     kind: Literal["task", "run"],
-    wanted: WorkFilter,
+    filter_: WorkFilter,
     since: datetime | None,
 ) -> list[Condition]:
-    """Return what rows of tasks or of runs must fulfil besides the fields that are columns."""
-    table = tasks if kind == "task" else runs
+    """Return the conditions of a filter whose fields are not columns of tasks or runs."""
+    if kind == "task":
+        table = tasks
+    else:
+        table = runs
     columns = table.c
-    found = [_has_word(table, word) for word in wanted.words]
-    if wanted.agent is not None:
-        found.append(_agent(table) == wanted.agent)
-    if wanted.kind is not None:
-        pattern = sa.literal("task") if table is tasks else runs.c.pattern
-        found.append(pattern == wanted.kind)
-    if wanted.tag is not None and table is runs:
-        found.append(sa.false())
+    conditions = [_has_word(table, word) for word in filter_.words]
+    if filter_.agent is not None:
+        conditions.append(_agent(table) == filter_.agent)
+    if filter_.kind is not None:
+        if table is runs:
+            conditions.append(runs.c.pattern == filter_.kind)
+        elif filter_.kind != "task":
+            conditions.append(sa.false())
+    if filter_.tag is not None and table is runs:
+        conditions.append(sa.false())
     if since is not None:
         names = ("created_at", "started_at", "ended_at", "merged_at")
-        found.append(sa.or_(*(columns[name] >= since for name in names)))
-    if wanted.pr is not None:
+        conditions.append(sa.or_(*(columns[name] >= since for name in names)))
+    if filter_.pr is not None:
         is_own = sa.and_(deliveries.c.owner == columns.id, deliveries.c.number.is_not(None))
-        if wanted.pr != "any":
-            is_own = sa.and_(is_own, deliveries.c.state == wanted.pr)
-        found.append(sa.exists().where(is_own))
-    if wanted.state:
-        states = [_state(connection, table, state) for state in wanted.state]
-        found.append(sa.or_(sa.false(), *states))
-    return found
+        if filter_.pr != "any":
+            is_own = sa.and_(is_own, deliveries.c.state == filter_.pr)
+        conditions.append(sa.exists().where(is_own))
+    if filter_.state:
+        states = [_state(connection, table, state) for state in filter_.state]
+        conditions.append(sa.or_(sa.false(), *states))
+    return conditions
 
 
 def _has_word(table: sa.Table, word: str) -> Condition:
-    """Whether the title or the id holds a word in any case; SQLite folds only ASCII by itself."""
+    """Return the condition that the title or the id contains a word, in upper or lower case.
+
+    The spellings help SQLite, which ignores the case of ASCII letters only.
+    """
     spellings = {word, word.lower(), word.upper(), word.capitalize()}
     in_title = [table.c.title.icontains(one, autoescape=True) for one in sorted(spellings)]
     return sa.or_(*in_title, table.c.id.contains(word.lower(), autoescape=True))
@@ -82,20 +90,23 @@ def _state(connection: sa.Connection, table: sa.Table, state: str) -> Condition:
             return sa.and_(columns.status == "failed", _LOST)
         return sa.false()
     if state in {"verified", "unverified"}:
-        is_verified = LOOKED_AT if table is tasks else _is_verified_run(connection)
-        wanted = is_verified if state == "verified" else ~is_verified
-        return sa.and_(is_completed, wanted)
+        is_verified: Condition = LOOKED_AT
+        if table is runs:
+            is_verified = _is_verified_run(connection)
+        if state == "unverified":
+            is_verified = ~is_verified
+        return sa.and_(is_completed, is_verified)
     return columns.status == state
 
 
 def _is_verified_run(connection: sa.Connection) -> Condition:
     query = sa.select(runs.c.id).where(runs.c.status == "completed")
-    completed = list(connection.execute(query).scalars())
-    return _is_one_of(runs, sorted(run_rows.find_verified(connection, completed)))
+    ids = list(connection.execute(query).scalars())
+    return _is_one_of(runs, sorted(run_rows.find_verified(connection, ids)))
 
 
 def _is_one_of(table: sa.Table, ids: Sequence[str]) -> Condition:
-    # Written into the statement: a database takes only so many parameters.
+    # Literals instead of parameters, whose number databases limit.
     among: sa.BindParameter[Any] = sa.bindparam(
         None, list(ids), expanding=True, literal_execute=True, unique=True
     )

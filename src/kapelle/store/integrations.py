@@ -1,4 +1,4 @@
-"""A PostgreSQL database of somebody else's, in which agents may look something up."""
+"""Queries of agents in other PostgreSQL databases, read-only."""
 
 from typing import Any
 
@@ -8,8 +8,11 @@ from kapelle.domain.errors import InvalidInput
 async def select(
     address: str, query: str, limit: int, timeout_s: float, most_bytes: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The rows of one statement in a read-only transaction, and whether there were more."""
-    # Imported when it is needed: most homes have no use for it.
+    """Execute one statement in a read-only transaction.
+
+    Return its rows, at most `limit` of them and about `most_bytes`, and whether there were more.
+    """
+    # Imported on first use: few homes need it.
     import psycopg
     from psycopg.rows import dict_row
 
@@ -22,19 +25,19 @@ async def select(
         )
         async with connection, connection.cursor() as cursor:
             await connection.set_read_only(True)
-            # Streamed, it is sent as one prepared statement: a second one is refused.
+            # A stream uses a prepared statement, which cannot contain a second statement.
             async for row in cursor.stream(query.encode()):
                 size += len(str(row))
                 if len(rows) == limit or size > most_bytes:
                     return rows, True
-                rows.append({name: _plain(value) for name, value in row.items()})
+                rows.append({name: _convert_to_json(value) for name, value in row.items()})
             await connection.rollback()
     except psycopg.Error as error:
-        raise InvalidInput(f"The database refused: {str(error).strip()}") from None
+        raise InvalidInput(f"The database refused the query: {str(error).strip()}") from None
     return rows, False
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     if isinstance(value, str | int | float | bool | None | list | dict):
         return value
     return str(value)

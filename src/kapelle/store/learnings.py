@@ -1,4 +1,4 @@
-"""Queries about learnings, and the full-text index over them: FTS5 or tsvector."""
+"""Learnings, and the full-text index over them: FTS5 on SQLite, tsvector on PostgreSQL."""
 
 import hashlib
 import json
@@ -10,11 +10,12 @@ import sqlalchemy as sa
 
 from kapelle.domain.learning import Learning, LearningFilter
 from kapelle.domain.text import make_storable
-from kapelle.store.query import Row, Rows, count_rows
+from kapelle.store.query import Row, count_rows
+from kapelle.store.rows import Rows
 from kapelle.store.tables import INDEX, learnings
 
 _rows = Rows(learnings, "learning")
-# Titles say more than texts, and tags are chosen to be found by.
+# Words in titles count more than words in texts, and tags count in between.
 _SQLITE_RANK = f"bm25({INDEX}, 0, 4, 1, 2)"
 _MATCHES = {
     "sqlite": f"SELECT id, {_SQLITE_RANK} AS rank FROM {INDEX} WHERE {INDEX} MATCH :terms",
@@ -28,7 +29,7 @@ _ADD = {
     "setweight(to_tsvector('english', :title), 'A') || to_tsvector('english', :content) || "
     "setweight(to_tsvector('english', :tags), 'B'))",
 }
-_FORGET = {
+_REMOVE = {
     "sqlite": f"DELETE FROM {INDEX} WHERE rowid = :number",
     "postgresql": f"DELETE FROM {INDEX} WHERE id = :id",
 }
@@ -37,7 +38,7 @@ _RANK: sa.ColumnClause[float] = sa.column("rank")
 
 def load_row(connection: sa.Connection, learning_id: str) -> Row:
     """Return the stored row of a learning; raise NotFound if there is none."""
-    return _rows.row(connection, learning_id)
+    return _rows.load(connection, learning_id)
 
 
 def find(connection: sa.Connection, learning_id: str) -> Row | None:
@@ -51,22 +52,24 @@ def resolve(connection: sa.Connection, text: str) -> str:
 
 
 def get(connection: sa.Connection, text: str) -> Learning:
-    return _learning(load_row(connection, resolve(connection, text)))
+    """Return a learning by the part of its id that a person typed; raise NotFound."""
+    return _read_learning(load_row(connection, resolve(connection, text)))
 
 
 def has_any(connection: sa.Connection) -> bool:
+    """Return whether there is any learning."""
     return connection.execute(sa.select(learnings.c.id).limit(1)).first() is not None
 
 
 def count_reported(connection: sa.Connection, task_id: str) -> int:
-    """How many a task has reported, whatever became of them."""
+    """Return the number of learnings that a task has reported, including discarded ones."""
     return count_rows(connection, learnings.c.task_id == task_id)
 
 
 def list_kept_of_agents(
     connection: sa.Connection, since: datetime, until: datetime, project: str | None
 ) -> list[Learning]:
-    """Return what agents reported in a time and later agents are told, the oldest first."""
+    """Return the kept learnings that agents reported in a time span, the oldest first."""
     query = sa.select(learnings).where(
         learnings.c.task_id.is_not(None),
         learnings.c.status == "kept",
@@ -75,38 +78,46 @@ def list_kept_of_agents(
     if project is not None:
         query = query.where(learnings.c.project == project)
     rows = connection.execute(query.order_by(learnings.c.id)).mappings()
-    return [_learning(row) for row in rows]
+    return [_read_learning(row) for row in rows]
 
 
 def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:
+    """Store a learning and add it to the index."""
     values = learning.model_dump()
     connection.execute(learnings.insert(), {**values, "reviewed_at": reviewed_at})
-    _index(connection, values)
+    _add_to_index(connection, values)
 
 
 def update(connection: sa.Connection, learning_id: str, /, **values: Any) -> Learning:
+    """Change a learning, and the index if its text changes; return the result."""
     _rows.update(connection, learning_id, **values)
-    changed = load_row(connection, learning_id)
+    row = load_row(connection, learning_id)
     if values.keys() & {"title", "content", "tags"}:
-        _in_index(connection, _FORGET, learning_id)
-        _index(connection, changed)
-    return _learning(changed)
+        _execute_on_index(connection, _REMOVE, learning_id)
+        _add_to_index(connection, row)
+    return _read_learning(row)
 
 
 def delete(connection: sa.Connection, learning_id: str) -> None:
+    """Delete a learning, also from the index."""
     connection.execute(learnings.delete().where(learnings.c.id == learning_id))
-    _in_index(connection, _FORGET, learning_id)
+    _execute_on_index(connection, _REMOVE, learning_id)
 
 
 def list_page(
-    connection: sa.Connection, wanted: LearningFilter, project: str | None
+    connection: sa.Connection, filter_: LearningFilter, project: str | None
 ) -> tuple[list[Learning], str | None]:
-    """Some, newest first, and the cursor of the next page; of a project, what it is told."""
-    # The project is no plain condition: what is global is told to all.
-    plain = wanted.model_copy(update={"project": None})
-    chosen = sa.select(learnings.c.id).where(*_told_to(project), *_tagged(wanted.tag))
-    rows, cursor = _rows.page(connection, plain, chosen, sa.func.length(learnings.c.content))
-    return [_learning(found) for found in rows], cursor
+    """Return one page of learnings, the newest first, and the cursor of the next page.
+
+    A project has its own learnings and the global ones.
+    """
+    # The common filter would compare the project alone and leave out global learnings.
+    other_fields = filter_.model_copy(update={"project": None})
+    conditions = [*_match_scope(project), *_match_tag(filter_.tag)]
+    base = sa.select(learnings.c.id).where(*conditions)
+    length = sa.func.length(learnings.c.content)
+    rows, cursor = _rows.list_page(connection, other_fields, base, length)
+    return [_read_learning(row) for row in rows], cursor
 
 
 def search(
@@ -116,92 +127,107 @@ def search(
     limit: int,
     tag: str | None = None,
 ) -> list[Learning]:
-    """Those that are kept and have any of the terms, the best first."""
+    """Return the kept learnings that contain any of the terms, the best match first."""
     if not terms:
         return []
     query = sa.select(learnings).where(learnings.c.status == "kept")
-    query = query.where(*_told_to(project), *_tagged(tag)).limit(limit)
-    if _is_indexed(connection):
-        found = sa.text(_MATCHES[connection.dialect.name]).columns(sa.column("id"), _RANK)
-        matches = found.bindparams(terms=_expression(connection, terms)).subquery()
+    query = query.where(*_match_scope(project), *_match_tag(tag)).limit(limit)
+    if _has_index(connection):
+        statement = sa.text(_MATCHES[connection.dialect.name]).columns(sa.column("id"), _RANK)
+        matches = statement.bindparams(terms=_format_terms(connection, terms)).subquery()
         query = query.join(matches, matches.c.id == learnings.c.id)
         query = query.order_by(matches.c.rank, learnings.c.id.desc())
     else:
         text = learnings.c.title + "\n" + learnings.c.content
         likes = [text.icontains(" ".join(words), autoescape=True) for words in terms]
         query = query.where(sa.or_(*likes)).order_by(learnings.c.id.desc())
-    return [_learning(found) for found in connection.execute(query).mappings()]
+    return [_read_learning(row) for row in connection.execute(query).mappings()]
 
 
 def list_relevant(
     connection: sa.Connection, terms: Sequence[Sequence[str]], project: str, most: int = 50
 ) -> list[Learning]:
-    """What work in a project may be told: first what has its words, then the project's newest."""
+    """Return the candidates for prompts in a project: matches of its words, then its newest."""
     own = sa.select(learnings).where(learnings.c.status == "kept", learnings.c.scope == "project")
     own = own.where(learnings.c.project == project).order_by(learnings.c.id.desc()).limit(most)
-    newest = [_learning(found) for found in connection.execute(own).mappings()]
-    found = [*search(connection, terms, project, most), *newest]
-    return list({learning.id: learning for learning in found}.values())
+    newest = [_read_learning(row) for row in connection.execute(own).mappings()]
+    matches = search(connection, terms, project, most)
+    by_id = {learning.id: learning for learning in [*matches, *newest]}
+    return list(by_id.values())
 
 
 def list_due(connection: sa.Connection, before: datetime, limit: int) -> list[Learning]:
-    """Those that nobody has reviewed yet, and those of agents whose last review is long ago."""
+    """Return learnings to review: new ones, and those of agents with a review before a time."""
     columns = learnings.c
     old = sa.and_(
         columns.status == "kept", columns.author != "person", columns.reviewed_at < before
     )
     query = sa.select(learnings).where(sa.or_(columns.status == "reported", old))
     query = query.order_by(columns.id).limit(limit)
-    return [_learning(found) for found in connection.execute(query).mappings()]
+    return [_read_learning(row) for row in connection.execute(query).mappings()]
 
 
 def delete_discarded(connection: sa.Connection, before: datetime) -> None:
-    """Delete what was discarded so long ago that its task reports nothing any more."""
+    """Delete learnings that were discarded before a time, when their tasks had long ended."""
     old = sa.and_(learnings.c.status == "discarded", learnings.c.changed_at < before)
     for learning_id in connection.execute(sa.select(learnings.c.id).where(old)).scalars().all():
         delete(connection, learning_id)
 
 
-def _learning(found: Row) -> Learning:
-    return Learning.model_validate({**found})
+def _read_learning(row: Row) -> Learning:
+    return Learning.model_validate({**row})
 
 
-def _told_to(project: str | None) -> list[sa.ColumnElement[bool]]:
+def _match_scope(project: str | None) -> list[sa.ColumnElement[bool]]:
     if project is None:
         return []
     return [sa.or_(learnings.c.scope == "global", learnings.c.project == project)]
 
 
-def _tagged(tag: str | None) -> list[sa.ColumnElement[bool]]:
+def _match_tag(tag: str | None) -> list[sa.ColumnElement[bool]]:
+    if not tag:
+        return []
     tags = sa.cast(learnings.c.tags, sa.Text)
-    if tag:
-        return [tags.contains(json.dumps(tag), autoescape=True)]
-    return []
+    return [tags.contains(json.dumps(tag), autoescape=True)]
 
 
-def _is_indexed(connection: sa.Connection) -> bool:
+def _has_index(connection: sa.Connection) -> bool:
+    """Return whether the index exists; SQLite may have been built without FTS5."""
     if connection.dialect.name != "sqlite":
         return True
     query = sa.text("SELECT 1 FROM sqlite_master WHERE name = :name")
     return connection.execute(query, {"name": INDEX}).scalar() is not None
 
 
-def _expression(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> str:
-    """Any of the terms in the language of the index; words hold nothing that it could mistake."""
+def _format_terms(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> str:
+    """Return an expression that matches any of the terms, in the language of the index.
+
+    Words contain only letters and digits, so they need no escapes.
+    """
     if connection.dialect.name == "sqlite":
         return " OR ".join(f'"{" ".join(words)}"' for words in terms)
-    return " | ".join("(" + " <-> ".join(f"'{word}'" for word in words) + ")" for words in terms)
+    phrases = []
+    for words in terms:
+        phrase = " <-> ".join(f"'{word}'" for word in words)
+        phrases.append(f"({phrase})")
+    return " | ".join(phrases)
 
 
-def _index(connection: sa.Connection, values: Any) -> None:
-    told = {**values, "tags": " ".join(values["tags"])}
-    texts = {name: make_storable(told[name]) for name in ("title", "content", "tags")}
-    _in_index(connection, _ADD, values["id"], **texts)
+def _add_to_index(connection: sa.Connection, values: Any) -> None:
+    texts = {
+        "title": make_storable(values["title"]),
+        "content": make_storable(values["content"]),
+        "tags": make_storable(" ".join(values["tags"])),
+    }
+    _execute_on_index(connection, _ADD, values["id"], **texts)
 
 
-def _in_index(connection: sa.Connection, by: dict[str, str], learning_id: str, **told: str) -> None:
-    # An FTS5 table finds its rows by words and by their numbers alone.
+def _execute_on_index(
+    connection: sa.Connection, statements: dict[str, str], learning_id: str, **texts: str
+) -> None:
+    if not _has_index(connection):
+        return
+    # An FTS5 table can find a row only by its words or by its number.
     number = int.from_bytes(hashlib.sha256(learning_id.encode()).digest()[:8]) >> 1
-    known = {"id": learning_id, "number": number, **told}
-    if _is_indexed(connection):
-        connection.execute(sa.text(by[connection.dialect.name]), known)
+    values = {"id": learning_id, "number": number, **texts}
+    connection.execute(sa.text(statements[connection.dialect.name]), values)

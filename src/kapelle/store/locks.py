@@ -1,4 +1,7 @@
-"""Locks that are held, for the next daemon to know; who waits is known to this one alone."""
+"""Held locks, so that the next daemon knows them.
+
+Waits for locks are not stored: only the running daemon knows them.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,48 +14,47 @@ from kapelle.store.tables import attempts, locks
 
 
 def list_all(connection: sa.Connection) -> list[Row]:
+    """Return all held locks, the oldest first."""
     query = sa.select(locks).order_by(locks.c.taken_at, locks.c.path)
     return list(connection.execute(query).mappings())
 
 
 def find_ended_owners(connection: sa.Connection, owners: Sequence[str]) -> set[str]:
-    """Those of the attempts that do not run any more, or that nobody knows."""
+    """Return the owners that are not running attempts: they ended or do not exist."""
     query = sa.select(attempts.c.id).where(attempts.c.ended_at.is_(None))
     return set(owners) - {
         row.id for row in select_in_parts(connection, query, attempts.c.id, owners)
     }
 
 
-def take(connection: sa.Connection, held: Sequence[dict[str, Any]]) -> None:
-    """Store what one owner holds from now on."""
-    _forget(connection, held)
-    connection.execute(locks.insert(), list(held))
-    _tell(connection, "lock.taken", held, reason=held[0]["reason"])
+def take(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Store new locks of one owner."""
+    _delete(connection, rows)
+    connection.execute(locks.insert(), list(rows))
+    _append_event(connection, "lock.taken", rows, reason=rows[0]["reason"])
 
 
-def release(connection: sa.Connection, held: Sequence[dict[str, Any]], why: str) -> None:
-    """Forget what is held no more, of one owner or of several."""
-    _forget(connection, held)
-    for owner in {one["owner"] for one in held}:
-        _tell(connection, "lock.released", [one for one in held if one["owner"] == owner], why=why)
+def release(connection: sa.Connection, rows: Sequence[dict[str, Any]], why: str) -> None:
+    """Delete locks of one or several owners."""
+    _delete(connection, rows)
+    for owner in {row["owner"] for row in rows}:
+        own_rows = [row for row in rows if row["owner"] == owner]
+        _append_event(connection, "lock.released", own_rows, why=why)
 
 
-def _forget(connection: sa.Connection, held: Iterable[dict[str, Any]]) -> None:
-    for one in held:
-        same = (locks.c[name] == one[name] for name in ("checkout", "path", "owner"))
+def _delete(connection: sa.Connection, rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        same = (locks.c[name] == row[name] for name in ("checkout", "path", "owner"))
         connection.execute(locks.delete().where(*same))
 
 
-def _tell(
-    connection: sa.Connection, kind: str, held: Sequence[dict[str, Any]], **more: Any
+def _append_event(
+    connection: sa.Connection, kind: str, rows: Sequence[dict[str, Any]], **data: Any
 ) -> None:
-    first = held[0]
-    paths = [one["path"] for one in held]
+    """Store one event for the locks of one owner."""
+    first = rows[0]
+    attempt_id = None
     if first["task_id"]:
         attempt_id = first["owner"]
-    else:
-        attempt_id = None
-    events.append(
-        connection, kind, first["task_id"], attempt_id, checkout=first["checkout"], paths=paths,
-        **more,
-    )  # fmt: skip
+    data |= {"checkout": first["checkout"], "paths": [row["path"] for row in rows]}
+    events.append(connection, kind, first["task_id"], attempt_id, **data)

@@ -1,4 +1,4 @@
-"""Messages of people to the agents of tasks: stored, given to an attempt, delivered."""
+"""Messages of people to the agents of tasks, and their delivery."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,11 +7,12 @@ from typing import Literal
 import sqlalchemy as sa
 
 from kapelle.domain.ids import new_id
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import messages, tasks
 
 MessageKind = Literal["say", "resume"]
-# Waiting: no agent has read it. Delivered: an agent has. Ended: the task ended before that.
+# Waiting: no agent has read it. Delivered: an agent has read it. Ended: the task ended first.
 MessageState = Literal["waiting", "delivered", "ended"]
 
 _WAITING = messages.c.state == "waiting"
@@ -58,31 +59,31 @@ def list_of_run(connection: sa.Connection, run_id: str) -> Sequence[Row]:
 
 
 def list_of_attempt(connection: sa.Connection, attempt_id: str) -> Sequence[Row]:
-    """Return all messages that were given to an attempt, the oldest first."""
+    """Return all messages for the agent of an attempt, the oldest first."""
     return _OF_ATTEMPT.rows(connection, attempt_id=attempt_id)
 
 
 def mark_delivered(connection: sa.Connection, ids: Sequence[str]) -> None:
-    """Note that an agent has read these messages."""
+    """Mark messages as read by an agent."""
     if ids:
         change = messages.update().where(messages.c.id.in_(ids), _WAITING)
         connection.execute(change.values(state="delivered", delivered_at=datetime.now(UTC)))
 
 
 def give_to_attempt(connection: sa.Connection, task_id: str, attempt_id: str) -> None:
-    """Note that the prompt of a new attempt holds all that waited for it."""
+    """Mark the waiting messages of a task as delivered, in the prompt of a new attempt."""
     change = messages.update().where(messages.c.task_id == task_id, _WAITING)
     values = {"state": "delivered", "delivered_at": datetime.now(UTC)}
     connection.execute(change.values(attempt_id=attempt_id, **values))
 
 
 def give_back(connection: sa.Connection, attempt_id: str) -> None:
-    """Let the messages that an attempt has not read wait for the next attempt."""
+    """Keep the messages that an attempt has not read for the next attempt."""
     change = messages.update().where(messages.c.attempt_id == attempt_id, _WAITING)
     connection.execute(change.values(attempt_id=None))
 
 
 def end_waiting(connection: sa.Connection, task_id: str) -> None:
-    """Note that nobody will read what still waits: the task has ended."""
+    """Mark the waiting messages of an ended task, which nobody will read."""
     change = messages.update().where(messages.c.task_id == task_id, _WAITING)
     connection.execute(change.values(state="ended"))

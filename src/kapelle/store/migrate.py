@@ -1,7 +1,7 @@
-"""Brings a database to the newest schema; refuses one that this program does not know.
+"""Migrations: upgrade a database to the newest schema, and refuse an unknown schema.
 
-A new database is made from the tables as they are; a migration only changes one that is there.
-It is a file in migrations/versions, whose name is its revision: number and words, in order.
+A new database is created from the present tables; migrations only change existing databases.
+Each migration is a file in migrations/versions. Its name, a number and words, is its revision.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,12 @@ _versions = sa.Table(
 
 
 def list_revisions() -> list[str]:
-    """Every schema that there was, the newest last."""
+    """Return all revisions of the schema, the newest last."""
     return sorted(path.stem for path in SCRIPTS.glob("versions/0*.py"))
 
 
 def read_revision(engine: sa.Engine) -> str | None:
+    """Return the revision of a database; None for an empty one."""
     with engine.connect() as connection:
         if not sa.inspect(connection).has_table("alembic_version"):
             return None
@@ -32,38 +33,42 @@ def read_revision(engine: sa.Engine) -> str | None:
 
 
 def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> None:
-    """Apply what is missing in one transaction; before that, have a copy of an older one made."""
+    """Create or upgrade a database in one transaction; call `before` before an upgrade.
+
+    Raise Unavailable, without a change, if the database cannot be reached or upgraded.
+    """
+    revisions = list_revisions()
+    newest = revisions[-1]
     try:
-        found = read_revision(engine)
-        known = list_revisions()
+        revision = read_revision(engine)
     except sa.exc.OperationalError as error:
         raise Unavailable(
             f"The database cannot be reached: {str(error.orig).strip()}",
             hint="Look at KAPELLE_DATABASE_URL or the setting database_url.",
         ) from error
-    if found is None:
-        _create(engine, known[-1])
-    elif found not in known:
+    if revision is None:
+        _create(engine, newest)
+    elif revision not in revisions:
         raise Unavailable(
-            f"The database has schema {found}; this version of Kapelle knows those from {known[0]} "
-            f"to {known[-1]}.",
-            hint="Nothing was changed. Start the version that made it, or restore a backup made by "
-            "this one. To begin with an empty history, move kapelle.db away or name an empty "
+            f"The database has schema {revision}; this version of Kapelle knows the schemas from "
+            f"{revisions[0]} to {newest}.",
+            hint="Nothing was changed. Start the version that created it, or restore a backup of "
+            "this version. To start with an empty history, move kapelle.db away or name an empty "
             "database; branches and refs/kapelle/archive in your repositories stay as they are.",
         )
-    elif found != known[-1]:
+    elif revision != newest:
         before()
         try:
             _upgrade(engine)
         except sa.exc.DBAPIError as error:
             raise Unavailable(
-                f"The database cannot be brought from schema {found} to {known[-1]}: {error.orig}.",
-                hint="Nothing was changed. Start the version that made it.",
+                f"The upgrade from schema {revision} to {newest} failed: {error.orig}.",
+                hint="Nothing was changed. Start the version that created it.",
             ) from error
 
 
 def _upgrade(engine: sa.Engine) -> None:
-    # Imported here, for it costs a daemon that has nothing to migrate 10 MB.
+    # Imported on first use: it takes 10 MB, and a daemon rarely has something to migrate.
     from alembic import command
     from alembic.config import Config
 
@@ -79,8 +84,8 @@ def _create(engine: sa.Engine, revision: str) -> None:
         foreign = set(sa.inspect(connection).get_table_names()) & set(metadata.tables)
         if foreign:
             raise Unavailable(
-                f"The database has a table {min(foreign)} that Kapelle did not make.",
-                hint="Give Kapelle a database of its own.",
+                f"The database has a table {min(foreign)} that Kapelle did not create.",
+                hint="Use a separate database for Kapelle.",
             )
         metadata.create_all(connection, checkfirst=False)
         _versions.create(connection)

@@ -1,4 +1,7 @@
-"""What needs a person, over all rows: found with few columns, folded by cause, in order."""
+"""Work that needs a person: found, sorted, and grouped by cause.
+
+Only the columns that the rule in domain/needs.py reads are selected, because all work is examined.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +14,9 @@ from kapelle.domain.needs import NeedKind, find_cause, find_need
 from kapelle.domain.states import TaskStatus
 from kapelle.store import runs as run_rows
 from kapelle.store.attempts import LOOKS_AT_WORK
-from kapelle.store.query import Row, Statement
+from kapelle.store.query import Row
 from kapelle.store.repository import resolve_path
+from kapelle.store.statements import Statement
 from kapelle.store.tables import (
     WORK,
     attempts,
@@ -23,7 +27,7 @@ from kapelle.store.tables import (
     tasks,
 )
 
-# What the rule reads of a task or a run, and what its needs are filtered and ordered by.
+# The columns that the rule reads, and those to filter and sort needs by.
 _COLUMNS = (
     "id", "status", "waiting_for", "parent_task_id", "project", "repository", "directory",
     "workspace_branch", "workspace_commit", "workspace_base_commit", "workspace_owner",
@@ -36,7 +40,7 @@ _RANK = {kind: rank for rank, kind in enumerate(NeedKind)}
 
 @dataclass(slots=True)
 class FoundNeed:
-    """One thing that needs a person: a task or run, or several with one cause, newest first."""
+    """A need for a person: one task or run, or several with one cause, the newest first."""
 
     kind: NeedKind
     cause: str | None
@@ -49,7 +53,7 @@ class FoundNeed:
 
     @property
     def key(self) -> str:
-        """Return what tells it from the others, for as long as it is there."""
+        """Return a key that identifies the need as long as it exists."""
         return f"{self.kind} {self.cause or self.ids[0]}"
 
 
@@ -73,25 +77,25 @@ def _statement(table: sa.Table, around: sa.Column[Any]) -> Statement:
     else:
         asks = sa.exists().where(questions.c.run_id == columns.id, questions.c.status == "open")
         is_open = sa.or_(is_open, sa.and_(columns.status == "running", asks))
-    # Work without a commit of its own can need nobody once it is completed.
+    # Completed work without a commit of its own never needs a person.
     has_result = sa.and_(columns.status == "completed", columns.workspace_commit.is_not(None))
     is_unmerged = sa.and_(
         columns.merged_at.is_(None), sa.or_(columns.status == "failed", has_result)
     )
     is_top = sa.and_(around.is_(None), columns.parent_task_id.is_(None))
-    ended = sa.and_(is_top, sa.or_(is_unmerged, own.owner.is_not(None)))
-    which = sa.or_(is_open, ended, columns.flagged_at.is_not(None))
-    return Statement(query.select_from(origin).where(columns.archived_at.is_(None), which))
+    has_ended = sa.and_(is_top, sa.or_(is_unmerged, own.owner.is_not(None)))
+    is_candidate = sa.or_(is_open, has_ended, columns.flagged_at.is_not(None))
+    return Statement(query.select_from(origin).where(columns.archived_at.is_(None), is_candidate))
 
 
 _CANDIDATES = [(table, _statement(table, around)) for table, around in WORK]
-_BLOCKED = Statement(
+_COUNT_BLOCKED = Statement(
     sa.select(dependencies.c.depends_on, sa.func.count().label("number"))
     .join(tasks, tasks.c.id == dependencies.c.task_id)
     .where(tasks.c.status == TaskStatus.BLOCKED)
     .group_by(dependencies.c.depends_on)
 )
-_ASKED = Statement(
+_OPEN_QUESTIONS = Statement(
     sa.select(questions.c.task_id, questions.c.run_id, questions.c.asked_at)
     .where(questions.c.status == "open")
     .order_by(questions.c.asked_at.desc())
@@ -109,39 +113,39 @@ _NEXT_DUE = [
 def list_needs(
     connection: sa.Connection, project: str | None = None, repository: str | None = None
 ) -> list[FoundNeed]:
-    """Return everything that needs a person, one by one, in the order in which it is listed."""
+    """Return all needs, one for each task or run, in the order of lists."""
     now = datetime.now(UTC)
+    path = None
     if repository:
         path = resolve_path(connection, repository)
-    else:
-        path = None
-    asked = {row["task_id"] or row["run_id"]: row["asked_at"] for row in _ASKED.rows(connection)}
-    blocked = {row["depends_on"]: row["number"] for row in _BLOCKED.rows(connection)}
-    found = []
-    for row in _candidates(connection):
+    question_times = {}
+    for row in _OPEN_QUESTIONS.rows(connection):
+        question_times[row["task_id"] or row["run_id"]] = row["asked_at"]
+    blocked_numbers = {row["depends_on"]: row["number"] for row in _COUNT_BLOCKED.rows(connection)}
+    needs = []
+    for row in _load_candidates(connection):
         if project is not None and row["project"] != project:
             continue
         if path is not None and row["repository"] != path:
             continue
-        kind = _kind(row, now, has_question=row["id"] in asked)
+        kind = _find_kind(row, now, has_question=row["id"] in question_times)
         if kind is None:
             continue
+        failure = None
         if kind is NeedKind.FAILURE:
             failure = row.get("failure")
-        else:
-            failure = None
         need = FoundNeed(
             kind=kind,
             cause=find_cause(kind, failure, row.get("agent")),
             failure=failure,
             agent=row.get("agent"),
-            at=_moment(kind, row, asked),
-            blocked=blocked.get(row["id"], 0),
+            at=_find_start(kind, row, question_times),
+            blocked=blocked_numbers.get(row["id"], 0),
             ids=[row["id"]],
             repositories=[row["repository"] or row["directory"]],
         )
-        found.append(need)
-    return sorted(found, key=_order)
+        needs.append(need)
+    return sorted(needs, key=_order)
 
 
 def list_ids(connection: sa.Connection) -> list[str]:
@@ -150,16 +154,16 @@ def list_ids(connection: sa.Connection) -> list[str]:
 
 
 def fold(needs: Sequence[FoundNeed]) -> list[FoundNeed]:
-    """Return the needs with those of one cause as one, in the place of the first of them."""
-    folded: dict[str, FoundNeed] = {}
+    """Return the needs with those of one cause joined into the first of them."""
+    groups: dict[str, FoundNeed] = {}
     for need in needs:
-        group = folded.setdefault(need.key, need)
+        group = groups.setdefault(need.key, need)
         if group is not need:
             group.ids.extend(need.ids)
             group.blocked += need.blocked
             if need.repositories[0] not in group.repositories:
                 group.repositories.extend(need.repositories)
-    return list(folded.values())
+    return list(groups.values())
 
 
 def find_next_due(connection: sa.Connection) -> datetime | None:
@@ -169,19 +173,19 @@ def find_next_due(connection: sa.Connection) -> datetime | None:
     return min((moment for moment in due if moment is not None), default=None)
 
 
-def _candidates(connection: sa.Connection) -> Iterator[Row]:
+def _load_candidates(connection: sa.Connection) -> Iterator[Row]:
     for table, statement in _CANDIDATES:
         rows = statement.rows(connection)
         if table is tasks:
             yield from rows
             continue
-        completed = [row["id"] for row in rows if row["status"] == "completed"]
-        verified = run_rows.find_verified(connection, completed)
+        completed_ids = [row["id"] for row in rows if row["status"] == "completed"]
+        verified_ids = run_rows.find_verified(connection, completed_ids)
         for row in rows:
-            yield {**row, "verified": row["id"] in verified}
+            yield {**row, "verified": row["id"] in verified_ids}
 
 
-def _kind(row: Row, now: datetime, has_question: bool) -> NeedKind | None:
+def _find_kind(row: Row, now: datetime, has_question: bool) -> NeedKind | None:
     delivery = None
     if row["delivery_status"] is not None:
         delivery = {name: row[f"delivery_{name}"] for name in _DELIVERY}
@@ -190,10 +194,10 @@ def _kind(row: Row, now: datetime, has_question: bool) -> NeedKind | None:
     )
 
 
-def _moment(kind: NeedKind, row: Row, asked: dict[str, datetime]) -> datetime:
-    """Return since when it needs a person."""
+def _find_start(kind: NeedKind, row: Row, question_times: dict[str, datetime]) -> datetime:
+    """Return the time since which the work needs a person."""
     moments = {
-        NeedKind.QUESTION: asked.get(row["id"]),
+        NeedKind.QUESTION: question_times.get(row["id"]),
         NeedKind.DELIVERY: row["delivery_updated_at"],
         NeedKind.FLAG: row["flagged_at"],
     }
@@ -202,12 +206,15 @@ def _moment(kind: NeedKind, row: Row, asked: dict[str, datetime]) -> datetime:
 
 
 def _order(need: FoundNeed) -> tuple[int, int, int, float]:
-    """Sort by kind, refused logins first among failures; then what holds up most; questions by
-    age, all else the newest first."""
-    is_refused = need.failure == "authentication"
-    seconds = need.at.timestamp()
+    """Return the sort key of a need.
+
+    Needs are sorted by kind, failed logins first; then by the number of tasks that they block. The
+    oldest question comes first, of all other kinds the newest need.
+    """
+    login_rank = 1
+    if need.failure == "authentication":
+        login_rank = 0
+    age = -need.at.timestamp()
     if need.kind is NeedKind.QUESTION:
-        age = seconds
-    else:
-        age = -seconds
-    return _RANK[need.kind], 0 if is_refused else 1, -need.blocked, age
+        age = need.at.timestamp()
+    return _RANK[need.kind], login_rank, -need.blocked, age

@@ -1,7 +1,7 @@
-"""Questions of tasks and runs to people: asked, found, and how each ended."""
+"""Questions of tasks and runs to people, and their answers."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,31 +32,36 @@ def ask(
     place: str | None = None,
     attempt_id: str | None = None,
 ) -> Question:
-    """Store what a task or run asks; in a run its place is that of its step."""
+    """Store a question of a task or run; its place in a run is the position of its step."""
+    column = "task_id"
     if is_id("run", work_id):
-        kind = "run_id"
-    else:
-        kind = "task_id"
+        column = "run_id"
     now = datetime.now(UTC)
     if place is None:
-        place = str(count_rows(connection, questions.c[kind] == work_id) + 1)
-    values = spec.model_dump(exclude={"patience_s"}) | {"token": f"{work_id}:{place}"}
-    values |= {kind: work_id, "attempt_id": attempt_id, "status": "open", "asked_at": now}
+        place = str(count_rows(connection, questions.c[column] == work_id) + 1)
+    values = {
+        **spec.model_dump(exclude={"patience_s"}),
+        "token": f"{work_id}:{place}",
+        column: work_id,
+        "attempt_id": attempt_id,
+        "status": "open",
+        "asked_at": now,
+    }
     if spec.patience_s is not None:
-        values["expires_at"] = datetime.fromtimestamp(now.timestamp() + spec.patience_s, UTC)
+        values["expires_at"] = now + timedelta(seconds=spec.patience_s)
     connection.execute(questions.insert(), values)
     return get(connection, str(values["token"]))
 
 
 def get(connection: sa.Connection, token: str) -> Question:
-    """The question of a token, or NotFound."""
-    found = _find(connection, questions.c.token == token)
-    if not found:
+    """Return the question of a token; raise NotFound."""
+    matches = _list(connection, questions.c.token == token)
+    if not matches:
         work_id = token.partition(":")[0]
         raise NotFound(
-            f"{work_id} asked no such question.", hint="`kapelle questions` shows what is asked."
+            f"{work_id} has no such question.", hint="`kapelle questions` lists the open questions."
         )
-    return found[0]
+    return matches[0]
 
 
 def list_open(
@@ -65,42 +70,45 @@ def list_open(
     """Return the open questions, the oldest first; of these tasks or runs, or of a repository."""
     if repository is not None:
         path = resolve_path(connection, repository)
-        return _find(connection, _IS_OPEN, _REPOSITORY.in_([path]))
+        return _list(connection, _IS_OPEN, _REPOSITORY.in_([path]))
     if ids is None:
-        return _find(connection, _IS_OPEN)
-    whose = sa.or_(questions.c.task_id.in_(ids), questions.c.run_id.in_(ids))
-    if ids:
-        return _find(connection, _IS_OPEN, whose)
-    return []
+        return _list(connection, _IS_OPEN)
+    if not ids:
+        return []
+    is_own = sa.or_(questions.c.task_id.in_(ids), questions.c.run_id.in_(ids))
+    return _list(connection, _IS_OPEN, is_own)
 
 
 def list_overdue(connection: sa.Connection, now: datetime) -> list[Question]:
-    """What is open, though its time is over."""
-    return _find(connection, _IS_OPEN, questions.c.expires_at <= now)
+    """Return the open questions whose time limit has passed."""
+    return _list(connection, _IS_OPEN, questions.c.expires_at <= now)
 
 
 def list_unsent(connection: sa.Connection, attempt_id: str) -> list[Question]:
-    """What an attempt's agent asked while it worked, of which it has not been told the end."""
-    waits = questions.c.status != "withdrawn"
-    return _find(connection, questions.c.attempt_id == attempt_id, ~questions.c.told, waits)
+    """Return the questions of a working agent whose answer was not sent to it yet."""
+    is_needed = questions.c.status != "withdrawn"
+    return _list(connection, questions.c.attempt_id == attempt_id, ~questions.c.told, is_needed)
 
 
 def list_sent_since(connection: sa.Connection, attempt_id: str, since: datetime) -> list[Question]:
-    """What an attempt's agent asked and was sent the answer to from a moment on."""
-    late = (questions.c.status == "answered", questions.c.ended_at >= since)
-    return _find(connection, questions.c.attempt_id == attempt_id, questions.c.told, *late)
+    """Return the questions of a working agent that were answered since a moment and sent to it."""
+    is_answered = (questions.c.status == "answered", questions.c.ended_at >= since)
+    return _list(connection, questions.c.attempt_id == attempt_id, questions.c.told, *is_answered)
 
 
 def find_repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question | None:
-    """What an attempt's agent asked in the same words, and may not have heard the answer to: that
-    it was sent does not say that it arrived."""
-    unheard = sa.or_(~questions.c.told, questions.c.status == "answered")
-    which = (questions.c.attempt_id == attempt_id, questions.c.text == text, unheard)
-    return next(iter(_find(connection, *which, questions.c.status != "withdrawn")), None)
+    """Return the earlier question of an agent with the same text, if it may lack the answer.
+
+    An answer that was sent may not have arrived: then the agent asks again.
+    """
+    may_lack_answer = sa.or_(~questions.c.told, questions.c.status == "answered")
+    is_same = (questions.c.attempt_id == attempt_id, questions.c.text == text)
+    is_needed = questions.c.status != "withdrawn"
+    return next(iter(_list(connection, *is_same, may_lack_answer, is_needed)), None)
 
 
 def is_asked_by(connection: sa.Connection, token: str, attempt_id: str | None) -> bool:
-    """Whether an attempt's agent asked it while it worked."""
+    """Return whether the agent of an attempt asked a question while it worked."""
     query = sa.select(questions.c.attempt_id).where(questions.c.token == token)
     return attempt_id is not None and connection.execute(query).scalar() == attempt_id
 
@@ -108,26 +116,29 @@ def is_asked_by(connection: sa.Connection, token: str, attempt_id: str | None) -
 def end(
     connection: sa.Connection, token: str, status: QuestionStatus, answer: str | None = None
 ) -> None:
-    _update(connection, questions.c.token == token, status=status, answer=answer)
+    """End an open question."""
+    _update_open(connection, questions.c.token == token, status=status, answer=answer)
 
 
 def withdraw(connection: sa.Connection, work_id: str) -> None:
-    """Nobody needs an answer any more to what a task or run has asked."""
-    whose = sa.or_(questions.c.task_id == work_id, questions.c.run_id == work_id)
-    _update(connection, whose, status="withdrawn")
+    """Withdraw the open questions of a task or run, which needs no answer any more."""
+    is_own = sa.or_(questions.c.task_id == work_id, questions.c.run_id == work_id)
+    _update_open(connection, is_own, status="withdrawn")
 
 
 def mark_sent(connection: sa.Connection, tokens: Sequence[str]) -> None:
-    """Note that the one who asked was told."""
+    """Record that the answers were sent to the agent that asked."""
     query = questions.update().where(questions.c.token.in_(tokens))
     connection.execute(query.values(told=True))
 
 
-def _update(connection: sa.Connection, which: sa.ColumnElement[bool], **values: Any) -> None:
-    query = questions.update().where(which, _IS_OPEN)
-    connection.execute(query.values(ended_at=datetime.now(UTC), **values))
+def _update_open(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], **values: Any
+) -> None:
+    change = questions.update().where(condition, _IS_OPEN)
+    connection.execute(change.values(ended_at=datetime.now(UTC), **values))
 
 
-def _find(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> list[Question]:
-    rows: Sequence[Row] = connection.execute(_SELECT.where(*which)).mappings().all()
+def _list(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Question]:
+    rows: Sequence[Row] = connection.execute(_SELECT.where(*conditions)).mappings().all()
     return [Question.model_validate({**row}) for row in rows]

@@ -1,4 +1,4 @@
-"""The path of a repository wherever the database holds it, and its change after a move."""
+"""Relocation: replace the path of a moved repository in all rows."""
 
 import os
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _MOST_COMMITS = 20
 
 def load_base_commits(connection: sa.Connection) -> dict[str, list[str]]:
     """Return the newest base commits of the work in each repository."""
-    found: dict[str, list[str]] = {}
+    commits_by_path: dict[str, list[str]] = {}
     for table, _ in WORK:
         newest = sa.func.max(table.c.id)
         query = sa.select(table.c.repository, table.c.workspace_base_commit).where(
@@ -44,10 +44,10 @@ def load_base_commits(connection: sa.Connection) -> dict[str, list[str]]:
         )
         query = query.group_by(table.c.repository, table.c.workspace_base_commit)
         for repository, commit in connection.execute(query.order_by(newest.desc())):
-            commits = found.setdefault(repository, [])
+            commits = commits_by_path.setdefault(repository, [])
             if len(commits) < _MOST_COMMITS:
                 commits.append(commit)
-    return found
+    return commits_by_path
 
 
 def has_work(connection: sa.Connection, repository: str) -> bool:
@@ -128,46 +128,48 @@ def _resolve_directories(connection: sa.Connection, table: sa.Table, old: str) -
     query = query.where(sa.not_(_is_inside(directory, old)))
     for path in connection.execute(query).scalars().all():
         for column in (directory, table.c.workspace_path):
-            changed = table.update().where(column == path)
-            connection.execute(changed.values({column.name: os.path.realpath(path)}))
+            change = table.update().where(column == path)
+            connection.execute(change.values({column.name: os.path.realpath(path)}))
 
 
 def _relocate_specs(connection: sa.Connection, table: sa.Table, old: str, new: str) -> None:
     """Replace the path in every `directory` of the specifications of runs or schedules."""
     # A batch elsewhere may have items in this repository.
     for id_, spec in connection.execute(sa.select(table.c.id, table.c.spec)).all():
-        changed = _relocated_spec(spec, old, new)
-        if changed != spec:
-            connection.execute(table.update().where(table.c.id == id_).values(spec=changed))
+        new_spec = _relocate_spec(spec, old, new)
+        if new_spec != spec:
+            connection.execute(table.update().where(table.c.id == id_).values(spec=new_spec))
 
 
-def _relocated_spec(value: Any, old: str, new: str) -> Any:
+def _relocate_spec(value: Any, old: str, new: str) -> Any:
     if isinstance(value, list):
-        return [_relocated_spec(item, old, new) for item in value]
+        return [_relocate_spec(item, old, new) for item in value]
     if not isinstance(value, dict):
         return value
-    changed = {key: _relocated_spec(item, old, new) for key, item in value.items()}
-    directory = changed.get("directory")
+    spec = {key: _relocate_spec(item, old, new) for key, item in value.items()}
+    directory = spec.get("directory")
     if isinstance(directory, str):
-        changed["directory"] = relocate_path(directory, old, new)
-    return changed
+        spec["directory"] = relocate_path(directory, old, new)
+    return spec
 
 
 def _relocate_projects(connection: sa.Connection, old: str, new: str) -> int:
-    """Replace the path in the directories of projects; a project that the new path has stays."""
+    """Replace the path in the directories of projects; the project of the new path stays."""
     rows = connection.execute(sa.select(projects.c.name, projects.c.directories)).all()
-    taken = {path for _, directories in rows for path in directories}
+    occupied: set[str] = set()
+    for _, directories in rows:
+        occupied.update(directories)
     changes = 0
     for name, directories in rows:
-        kept = set()
+        new_directories = set()
         for path in directories:
             target = relocate_path(path, old, new)
-            if target == path or target not in taken:
-                kept.add(target)
-        if kept != set(directories):
+            if target == path or target not in occupied:
+                new_directories.add(target)
+        if new_directories != set(directories):
             changes += 1
-            changed = projects.update().where(projects.c.name == name)
-            connection.execute(changed.values(directories=sorted(kept)))
+            change = projects.update().where(projects.c.name == name)
+            connection.execute(change.values(directories=sorted(new_directories)))
     return changes
 
 
@@ -176,8 +178,8 @@ def _relocate_locks(connection: sa.Connection, old: str, new: str) -> int:
     for row in rows:
         target = relocate_path(row.checkout, old, new)
         key = (locks.c.path == row.path, locks.c.owner == row.owner)
-        # The same lock in the new place would have the same key.
+        # A lock that exists at the new path would have the same key.
         connection.execute(locks.delete().where(locks.c.checkout == target, *key))
-        moved = locks.update().where(locks.c.checkout == row.checkout, *key)
-        connection.execute(moved.values(checkout=target))
+        change = locks.update().where(locks.c.checkout == row.checkout, *key)
+        connection.execute(change.values(checkout=target))
     return len(rows)

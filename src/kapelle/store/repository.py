@@ -1,4 +1,4 @@
-"""Repositories that have work, and the names by which people tell them apart."""
+"""Repositories that have work, and their unique names."""
 
 import sqlalchemy as sa
 
@@ -22,20 +22,18 @@ def resolve_path(connection: sa.Connection, text: str) -> str:
     """Return the path of a repository that has work, by its path or by the end of its path."""
     if text.startswith("/"):
         return text
-    known = name_repositories(connection)
+    names = name_repositories(connection)
     ending = "/" + text.strip("/")
-    matches = [path for path in known if path.endswith(ending)]
+    matches = [path for path in names if path.endswith(ending)]
     if len(matches) == 1:
         return matches[0]
-    listed = sorted(known[path] for path in matches or known)
+    problem = "There is no work in a repository named"
     if matches:
         problem = "Several repositories are named"
-    else:
-        problem = "No work is in a repository named"
-    if listed:
-        hint = f"Write one of {', '.join(listed[:_MOST_NAMED])}, or its path."
-    else:
-        hint = None
+    candidates = sorted(names[path] for path in matches or names)
+    hint = None
+    if candidates:
+        hint = f"Write one of {', '.join(candidates[:_MOST_NAMED])}, or its path."
     raise InvalidInput(f"{problem} {text!r}.", hint=hint)
 
 
@@ -46,8 +44,9 @@ def match_project(
 
     Work without a project of its own belongs to the project of its repository's name.
     """
-    of_it = columns.project == name
-    paths = [path for path, named in name_repositories(connection).items() if named == name]
+    is_member = columns.project == name
+    names = name_repositories(connection)
+    paths = [path for path in names if names[path] == name]
     if not paths:
-        return of_it
-    return sa.or_(of_it, sa.and_(columns.project.is_(None), columns.repository.in_(paths)))
+        return is_member
+    return sa.or_(is_member, sa.and_(columns.project.is_(None), columns.repository.in_(paths)))

@@ -1,5 +1,6 @@
-"""Runs: insert, find, list, who belongs to whom, changes of status."""
+"""Runs: stored, listed, with their families, usage, verification and changes of status."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -13,22 +14,16 @@ from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus, requi
 from kapelle.domain.task import CheckResult
 from kapelle.store import deliveries, events, projects, questions, steps
 from kapelle.store.attempts import is_verified
-from kapelle.store.query import (
-    RUNS,
-    Conditions,
-    Statement,
-    count_rows,
-    group,
-    select_in_parts,
-    view_workspace,
-)
+from kapelle.store.query import Conditions, count_rows, group, select_in_parts
 from kapelle.store.query import Row as Row
+from kapelle.store.rows import RUNS, view_workspace
+from kapelle.store.statements import Statement
 from kapelle.store.tables import attempts, checks, runs, tasks
 from kapelle.store.tables import steps as step_rows
 
 _COUNT_QUEUED = Statement(sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED))
-_BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
-_LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
+_MAY_ASK = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
+_LENGTH = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
 
@@ -37,25 +32,25 @@ _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
 _tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
 _going = _tops.union(sa.select(runs.c.id).join(_tops, runs.c.parent_id == _tops.c.id))
-# The open runs and all runs inside of them, ended ones too.
+# The open runs and all runs inside them, including ended ones.
 GOING = sa.select(_going.c.id)
 
 
 class RunClaim(NamedTuple):
-    """Who performs a run: a daemon, and which of the run's executions it is."""
+    """The performer of a run: a daemon, and the number of the run's execution."""
 
     performer: str
     execution: int
 
     def holds(self, run: Row) -> bool:
-        """Whether this execution may still write anything about the run."""
-        found = (run["performer"], run["executions"])
-        return run["status"] == RunStatus.RUNNING and found == self
+        """Return whether this execution may still write to the run."""
+        claim = RunClaim(run["performer"], run["executions"])
+        return run["status"] == RunStatus.RUNNING and claim == self
 
 
 def load_row(connection: sa.Connection, run_id: str) -> Row:
     """Return the stored row of a run; raise NotFound if there is none."""
-    return RUNS.row(connection, run_id)
+    return RUNS.load(connection, run_id)
 
 
 def find(connection: sa.Connection, run_id: str) -> Row | None:
@@ -75,14 +70,14 @@ def resolve(connection: sa.Connection, text: str) -> str:
 
 def find_by_key(connection: sa.Connection, key: str) -> Row | None:
     """Return the row that was stored with an idempotency key, if there is one."""
-    return RUNS.by_idempotency_key(connection, key)
+    return RUNS.find_by_key(connection, key)
 
 
 def list_ended(
     connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
 ) -> list[str]:
     """Return the given ids of runs that ended before a time, at most `limit` of them."""
-    return RUNS.ended_of(connection, ids, before, limit)
+    return RUNS.list_ended(connection, ids, before, limit)
 
 
 def take_over(connection: sa.Connection, performer: str) -> int:
@@ -91,114 +86,127 @@ def take_over(connection: sa.Connection, performer: str) -> int:
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    """Store a new run."""
     projects.join(connection, values)
     connection.execute(runs.insert(), values)
 
 
 def get(connection: sa.Connection, text: str) -> Run:
-    """A run by id or unique prefix."""
-    return _complete(connection, [load_row(connection, resolve(connection, text))])[0]
+    """Return a run by its whole id or a unique part of it; raise NotFound."""
+    return _build_runs(connection, [load_row(connection, resolve(connection, text))])[0]
 
 
 def list_page(
     connection: sa.Connection,
-    wanted: RunFilter,
+    filter_: RunFilter,
     among: Sequence[str] | None = None,
-    own: Conditions = (),
+    conditions: Conditions = (),
 ) -> tuple[list[Run], str | None]:
-    """Runs, newest first, and the cursor of the next page, if there is one; of these alone, and
-    only those for which own conditions hold."""
-    rows, cursor = RUNS.page(connection, wanted, _chosen(wanted, own), _LETTERS, among)
-    return _complete(connection, rows), cursor
+    """Return one page of runs, the newest first, and the cursor of the next page.
+
+    With `among`, only these runs count. conditions are added to those of the filter.
+    """
+    base = _select_ids(filter_, conditions)
+    rows, cursor = RUNS.list_page(connection, filter_, base, _LENGTH, among)
+    return _build_runs(connection, rows), cursor
 
 
-def count_matches(connection: sa.Connection, wanted: RunFilter, own: Conditions) -> int:
-    """How many runs there are on all pages of a filter."""
-    return RUNS.count(connection, wanted, _chosen(wanted, own))
+def count_matches(connection: sa.Connection, filter_: RunFilter, conditions: Conditions) -> int:
+    """Return the number of runs on all pages of a filter."""
+    return RUNS.count_matches(connection, filter_, _select_ids(filter_, conditions))
 
 
 def list_by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[Run]:
-    return _complete(connection, RUNS.of_ids(connection, ids))
+    """Return the runs of the ids that exist, the newest first."""
+    return _build_runs(connection, RUNS.list_by_ids(connection, ids))
 
 
-def _chosen(wanted: RunFilter, own: Conditions) -> sa.Select[Any]:
-    query = sa.select(runs.c.id).where(*own)
-    if wanted.parent_id is None and not wanted.nested:
+def _select_ids(filter_: RunFilter, conditions: Conditions) -> sa.Select[Any]:
+    query = sa.select(runs.c.id).where(*conditions)
+    if filter_.parent_id is None and not filter_.nested:
         query = query.where(runs.c.parent_id.is_(None))
     return query
 
 
 def find_end_reason(connection: sa.Connection, run_id: str) -> str | None:
-    """The reason for which a run is to end, if somebody asked for that."""
-    found = find(connection, run_id)
-    if found is None or found["stop"] not in {"cancel", "abandon"}:
+    """Return the reason of a request to end a run, if there is a request."""
+    run = find(connection, run_id)
+    if run is None or run["stop"] not in {"cancel", "abandon"}:
         return None
-    return found["reason"] or "cancelled"
+    return run["reason"] or "cancelled"
 
 
 def list_queued(connection: sa.Connection, limit: int) -> list[str]:
-    """Queued runs in order; children of other runs come first, for their parents wait for them."""
+    """Return queued runs in order, at most `limit` top-level ones.
+
+    Runs inside other runs come first and are not limited, because their parents wait for them.
+    """
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.QUEUED).order_by(runs.c.id)
-    children = query.where(runs.c.parent_id.is_not(None))
-    tops = query.where(runs.c.parent_id.is_(None)).limit(max(0, limit))
-    return [run_id for part in (children, tops) for run_id in connection.execute(part).scalars()]
+    nested = connection.execute(query.where(runs.c.parent_id.is_not(None))).scalars().all()
+    top_level = query.where(runs.c.parent_id.is_(None)).limit(max(0, limit))
+    return [*nested, *connection.execute(top_level).scalars()]
 
 
 def count_queued(connection: sa.Connection) -> int:
+    """Return the number of queued runs."""
     """Return the number of queued runs."""
     number: int = _COUNT_QUEUED.scalar(connection)
     return number
 
 
 def list_running(connection: sa.Connection) -> list[str]:
+    """Return the ids of all running runs."""
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.RUNNING).order_by(runs.c.id)
     return list(connection.execute(query).scalars())
 
 
 def list_executions(connection: sa.Connection, performer: str) -> list[str]:
-    """The present executions (run id and number) of the runs that this performer has claimed."""
+    """Return the executions of a performer that are under way, each as `<run id>.<number>`."""
     query = sa.select(runs.c.id, runs.c.executions).where(runs.c.status == RunStatus.RUNNING)
     query = query.where(runs.c.performer == performer).order_by(runs.c.id)
     return [f"{run_id}.{number}" for run_id, number in connection.execute(query)]
 
 
 def count_running_tops(connection: sa.Connection) -> int:
+    """Return the number of running top-level runs."""
     return count_rows(connection, runs.c.status == RunStatus.RUNNING, runs.c.parent_id.is_(None))
 
 
 def list_family(connection: sa.Connection, run_id: str) -> list[str]:
-    """The run and all runs below it, parents before their children."""
-    return _families(connection, [run_id])[run_id]
+    """Return a run and all runs below it, parents before their children."""
+    return _load_families(connection, [run_id])[run_id]
 
 
-def _families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Each of the runs with all runs below it, with one query for each generation."""
+def _load_families(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return each run with all runs below it, with one query for each generation."""
     query = sa.select(runs.c.parent_id, runs.c.id).order_by(runs.c.id)
     links = list[tuple[str, str]]()
     generation = {*run_ids}
     while generation:
-        found = [*select_in_parts(connection, query, runs.c.parent_id, sorted(generation))]
-        generation = {child for _, child in found} - {*run_ids}
-        links += found
-    below = group(links)
-    families = {run_id: [run_id] for run_id in run_ids}
-    for family in families.values():
-        for member in family:  # which grows meanwhile
-            family += below.get(member, ())
+        rows = [*select_in_parts(connection, query, runs.c.parent_id, sorted(generation))]
+        generation = {row.id for row in rows} - {*run_ids}
+        links += rows
+    children_of = group(links)
+    families = {}
+    for run_id in run_ids:
+        family = [run_id]
+        for member in family:  # the list grows while it is read
+            family += children_of.get(member, ())
+        families[run_id] = family
     return families
 
 
 def count_depth(connection: sa.Connection, run_id: str | None) -> int:
-    """How many runs a run is inside of, itself included."""
-    around = 0
+    """Return the number of runs around a run, including itself."""
+    depth = 0
     while run_id is not None:
         run_id = load_row(connection, run_id)["parent_id"]
-        around = around + 1
-    return around
+        depth += 1
+    return depth
 
 
 def list_open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
-    """Tasks of these runs that have not ended."""
+    """Return the rows of the open tasks of these runs."""
     names = ("id", "run_id", "title", "status", "reason", "waiting_for", "question", "stop")
     query = sa.select(*(tasks.c[name] for name in names), runs.c.may_ask)
     query = query.join(runs, runs.c.id == tasks.c.run_id).where(tasks.c.run_id.in_(run_ids))
@@ -207,68 +215,93 @@ def list_open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[R
 
 
 def list_open(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
-    """Those of these runs that have not ended."""
+    """Return the rows of those of the runs that have not ended."""
     query = sa.select(runs).where(runs.c.id.in_(run_ids), runs.c.status.not_in(RUN_FINAL))
     return list(connection.execute(query.order_by(runs.c.id)).mappings())
 
 
 def list_ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
+    """Return the ids of the ended tasks of a run."""
     query = sa.select(tasks.c.id).where(tasks.c.run_id == run_id, tasks.c.status.in_(FINAL))
     return list(connection.execute(query.order_by(tasks.c.id)).scalars())
 
 
 def sum_usage(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
-    """How many attempts of agents these runs made, and what is known of their cost."""
-    return _sum(_spent(connection, run_ids), run_ids)
+    """Return the number of attempts of these runs and their known cost."""
+    return _add_up(_load_usage(connection, run_ids), run_ids)
 
 
-def _spent(
+def _load_usage(
     connection: sa.Connection, run_ids: Sequence[str]
 ) -> dict[str, tuple[int, float | None]]:
-    """The same of each run by itself; of those that made none nothing."""
+    """Return the number of attempts and the known cost of each run that has attempts."""
     query = sa.select(tasks.c.run_id, sa.func.count(), sa.func.sum(attempts.c.cost_usd))
     query = query.join_from(attempts, tasks, tasks.c.id == attempts.c.task_id)
-    found = select_in_parts(connection, query.group_by(tasks.c.run_id), tasks.c.run_id, run_ids)
-    return {run_id: (calls, cost) for run_id, calls, cost in found}
+    query = query.group_by(tasks.c.run_id)
+    usage = {}
+    for run_id, calls, cost in select_in_parts(connection, query, tasks.c.run_id, run_ids):
+        usage[run_id] = (calls, cost)
+    return usage
 
 
-def _sum(
-    spent: Mapping[str, tuple[int, float | None]], run_ids: Sequence[str]
+def _add_up(
+    usage: Mapping[str, tuple[int, float | None]], run_ids: Sequence[str]
 ) -> tuple[int, float | None]:
-    own = [spent[run_id] for run_id in run_ids if run_id in spent]
-    known = [cost for _, cost in own if cost is not None]
-    return sum(calls for calls, _ in own), sum(known) if known else None
+    total_calls = 0
+    total_cost: float | None = None
+    for run_id in run_ids:
+        calls, cost = usage.get(run_id, (0, None))
+        total_calls += calls
+        if cost is not None:
+            total_cost = (total_cost or 0.0) + cost
+    return total_calls, total_cost
 
 
-def count_calls(connection: sa.Connection, run_id: str, *, begun: bool = False) -> int:
-    """How many agents a run and those inside it have called, or, unless only what was begun counts,
-    have promised to call."""
+def count_calls(connection: sa.Connection, run_id: str, *, started_only: bool = False) -> int:
+    """Return the number of agent calls of a run and the runs inside it.
+
+    Open tasks without an attempt count as calls too, unless only started calls are to be counted.
+    """
     members = list_family(connection, run_id)
-    called = sa.exists().where(attempts.c.task_id == tasks.c.id)
-    promised = (tasks.c.run_id.in_(members), ~called, tasks.c.status.not_in(FINAL))
-    return sum_usage(connection, members)[0] + (0 if begun else count_rows(connection, *promised))
+    calls = sum_usage(connection, members)[0]
+    if started_only:
+        return calls
+    has_attempt = sa.exists().where(attempts.c.task_id == tasks.c.id)
+    is_planned = (tasks.c.run_id.in_(members), ~has_attempt, tasks.c.status.not_in(FINAL))
+    return calls + count_rows(connection, *is_planned)
 
 
 def find_call_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool) -> str | None:
-    """The limit of calls that a run, or one around it, is past; one_more counts one to come."""
-    around = run_id
-    while around is not None:
-        run = load_row(connection, around)
+    """Return the reason if a run, or a run around it, has exceeded its limit of agent calls.
+
+    With one_more, a further call counts in addition to the started ones.
+    """
+    next_id = run_id
+    while next_id is not None:
+        run = load_row(connection, next_id)
         limit = run["spec"].get("max_agent_calls")
-        if limit is not None and limit < count_calls(connection, around, begun=one_more) + one_more:
-            return format_call_limit(limit, None if around == run_id else around)
-        around = run["parent_id"]
+        if limit is not None:
+            calls = count_calls(connection, next_id, started_only=one_more)
+            if one_more:
+                calls += 1
+            if calls > limit:
+                outer_run = None if next_id == run_id else next_id
+                return format_call_limit(limit, outer_run)
+        next_id = run["parent_id"]
     return None
 
 
 def skip_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:
-    """Count the time up to the last sign of life of the daemon that died, and from now on."""
-    row_ = load_row(connection, run_id)
-    since = row_["active_since"]
+    """Count the active time of a run up to the death of its daemon, and again from now on.
+
+    The daemon died after its last sign of life, and after the last step of the run.
+    """
+    run = load_row(connection, run_id)
+    since = run["active_since"]
     now = datetime.now(UTC)
     signs = (since, last_alive, steps.find_last_activity(connection, run_id))
     alive = min(now, max(sign for sign in signs if sign is not None))
-    seconds = row_["active_s"] + (alive - since).total_seconds()
+    seconds = run["active_s"] + (alive - since).total_seconds()
     update(connection, run_id, active_since=now, active_s=seconds)
 
 
@@ -280,38 +313,40 @@ def change(
     /,
     **values: Any,
 ) -> None:
-    """Move a run to a status; the time that it was under way is added up."""
-    row_ = load_row(connection, run_id)
-    require_transition(run_id, RunStatus(row_["status"]), status)
+    """Change the status of a run, add up its active time, and store an event."""
+    run = load_row(connection, run_id)
+    require_transition(run_id, RunStatus(run["status"]), status)
     now = datetime.now(UTC)
     if status is RunStatus.RUNNING:
-        values |= {"active_since": now, "started_at": row_["started_at"] or now}
-    elif row_["active_since"] is not None:
-        under_way = (now - row_["active_since"]).total_seconds()
-        values |= {"active_since": None, "active_s": row_["active_s"] + max(0.0, under_way)}
+        values |= {"active_since": now, "started_at": run["started_at"] or now}
+    elif run["active_since"] is not None:
+        seconds = (now - run["active_since"]).total_seconds()
+        values |= {"active_since": None, "active_s": run["active_s"] + max(0.0, seconds)}
     if status in RUN_FINAL:
         questions.withdraw(connection, run_id)
-        values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
+        values |= {"ended_at": max(now, run["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
     values.setdefault("stopped_by", None)
     update(connection, run_id, status=status, reason=reason, **values)
-    facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
+    data = {"title": run["title"], "pattern": run["pattern"], "reason": reason}
     if values["stopped_by"] is not None:
-        facts["stopped_by"] = values["stopped_by"]
+        data["stopped_by"] = values["stopped_by"]
     if status is RunStatus.COMPLETED:
-        seen = _verified(connection, _families(connection, [run_id]))
-        facts["verified"] = run_id in seen and not _denies(values.get("result"))
-    events.append(connection, f"run.{status}", run_id, **facts)
+        verified_ids = _find_verified_families(connection, _load_families(connection, [run_id]))
+        denies = _denies_verification(values.get("result"))
+        data["verified"] = run_id in verified_ids and not denies
+    events.append(connection, f"run.{status}", run_id, **data)
 
 
 def list_ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
-    """Runs to be forgotten, those that ended first first; what is inside an open run is not."""
+    """Return runs that ended before a time, the earliest first, except those inside open runs."""
     query = sa.select(runs.c.id).where(runs.c.ended_at < moment, runs.c.id.not_in(GOING))
     query = query.order_by(runs.c.ended_at, runs.c.id).limit(limit)
     return list(connection.execute(query).scalars())
 
 
 def delete(connection: sa.Connection, run_id: str) -> None:
+    """Delete a run with its steps and its delivery."""
     deliveries.delete(connection, run_id)
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
@@ -321,112 +356,142 @@ def find_verified(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]
     if not run_ids:
         return set()
     query = sa.select(runs.c.id, runs.c.result)
-    results = select_in_parts(connection, query, runs.c.id, run_ids)
-    sure = [run_id for run_id, result in results if not _denies(result)]
-    if sure:
-        return _verified(connection, _families(connection, sure))
-    return set()
+    rows = select_in_parts(connection, query, runs.c.id, run_ids)
+    candidates = [row.id for row in rows if not _denies_verification(row.result)]
+    if not candidates:
+        return set()
+    return _find_verified_families(connection, _load_families(connection, candidates))
 
 
-def _verified(connection: sa.Connection, families: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return those of the runs that, or any of whose completed tasks, have made a check that looked
-    at the work.
+def _find_verified_families(
+    connection: sa.Connection, families: Mapping[str, Sequence[str]]
+) -> set[str]:
+    """Return the top runs whose checks, or those of their completed tasks, looked at the work.
 
-    A score is no check: any number is one, also that of work that does not run.
+    A score is not a check: any number is a score, also that of work that does not run.
     """
-    members = [member for family in families.values() for member in family]
-    made = step_rows.c
-    of_tasks = sa.select(
-        tasks.c.run_id, checks.c.proved, checks.c.command, checks.c.name,
+    task_checks = _load_task_checks(connection, families)
+    verified_ids = set()
+    for top, family in families.items():
+        results = []
+        for run_id in family:
+            results += task_checks[run_id]
+        if is_verified(results):
+            verified_ids.add(top)
+    # The results of steps are long, so they are read only if the tasks do not suffice.
+    members: set[str] = set()
+    for top in families.keys() - verified_ids:
+        members.update(families[top])
+    by_steps = _find_verified_by_steps(connection, sorted(members))
+    for top, family in families.items():
+        if not by_steps.isdisjoint(family):
+            verified_ids.add(top)
+    return verified_ids - _find_doubted(connection, sorted(verified_ids))
+
+
+def _load_task_checks(
+    connection: sa.Connection, families: Mapping[str, Sequence[str]]
+) -> defaultdict[str, list[Any]]:
+    """Return the passed checks of the completed tasks of each run."""
+    members = list[str]()
+    for family in families.values():
+        members += family
+    query = sa.select(
+        tasks.c.run_id,
+        checks.c.proved,
+        checks.c.command,
+        checks.c.name,
         checks.c.doubted.label("is_doubted"),
-    )  # fmt: skip
-    of_tasks = of_tasks.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
-    of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
-    of_tasks = of_tasks.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
-    made_by = select_in_parts(connection, of_tasks, tasks.c.run_id, members)
-    by_run = group((check.run_id, check) for check in made_by)
-    found = {
-        top
-        for top, family in families.items()
-        if is_verified([one for run in family for one in by_run[run]])
-    }
-    # What steps said is long: it is read where nothing else tells.
-    rest = {member for top in families.keys() - found for member in families[top]}
-    results = sa.select(made.run_id, made.result).where(made.kind == "check")
-    sees = {
-        run_id
-        for run_id, result in select_in_parts(connection, results, made.run_id, sorted(rest))
-        if is_verified([CheckResult.model_validate(one) for one in result or () if one["passed"]])
-    }
-    found |= {top for top, family in families.items() if not sees.isdisjoint(family)}
-    return found - _doubted(connection, sorted(found))
-
-
-def _doubted(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
-    """Those of the runs of which the last check passed for a reason to be looked at."""
-    made = step_rows.c
-    newest = sa.select(made.run_id, sa.func.max(made.position).label("position"))
-    last = newest.where(made.kind == "check").group_by(made.run_id).subquery()
-    query = sa.select(made.run_id, made.result).join(
-        last, sa.and_(last.c.run_id == made.run_id, last.c.position == made.position)
     )
-    return {
-        run_id
-        for run_id, result in select_in_parts(connection, query, made.run_id, ids)
-        if any(CheckResult.model_validate(one).is_doubted for one in result or ())
-    }
+    query = query.join_from(checks, attempts, attempts.c.id == checks.c.attempt_id)
+    query = query.join(tasks, tasks.c.id == attempts.c.task_id).distinct()
+    query = query.where(tasks.c.status == TaskStatus.COMPLETED, checks.c.passed)
+    rows = select_in_parts(connection, query, tasks.c.run_id, members)
+    return group((row.run_id, row) for row in rows)
 
 
-def _denies(result: Any) -> bool:
-    """Whether a pattern itself says that not all of its work was verified."""
+def _find_verified_by_steps(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
+    """Return the runs with a step whose checks looked at the work."""
+    query = sa.select(step_rows.c.run_id, step_rows.c.result).where(step_rows.c.kind == "check")
+    verified_ids = set()
+    for row in select_in_parts(connection, query, step_rows.c.run_id, run_ids):
+        results = [CheckResult.model_validate(result) for result in row.result or ()]
+        if is_verified([result for result in results if result.passed]):
+            verified_ids.add(row.run_id)
+    return verified_ids
+
+
+def _find_doubted(connection: sa.Connection, run_ids: Sequence[str]) -> set[str]:
+    """Return the runs whose last check passed for a reason that a person has to review."""
+    columns = step_rows.c
+    newest = sa.select(columns.run_id, sa.func.max(columns.position).label("position"))
+    last = newest.where(columns.kind == "check").group_by(columns.run_id).subquery()
+    is_last = sa.and_(last.c.run_id == columns.run_id, last.c.position == columns.position)
+    query = sa.select(columns.run_id, columns.result).join(last, is_last)
+    doubted_ids = set()
+    for row in select_in_parts(connection, query, columns.run_id, run_ids):
+        results = [CheckResult.model_validate(result) for result in row.result or ()]
+        if any(result.is_doubted for result in results):
+            doubted_ids.add(row.run_id)
+    return doubted_ids
+
+
+def _denies_verification(result: Any) -> bool:
+    """Return whether a pattern reports that not all of its work was verified."""
     return isinstance(result, dict) and result.get("verified") is False
 
 
-def _complete(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
-    """The runs of these rows, with as many queries for many of them as for one."""
+def _build_runs(connection: sa.Connection, rows: Sequence[Row]) -> list[Run]:
+    """Return the runs of rows; the number of queries does not depend on the number of rows."""
     ids = [row["id"] for row in rows]
-    delivered = deliveries.load_by_owner(connection, ids)
-    families = _families(connection, ids)
-    spent = _spent(connection, sorted({one for family in families.values() for one in family}))
-    ended = {row["id"] for row in rows if row["status"] == RunStatus.COMPLETED}
-    sure = {row["id"] for row in rows if row["id"] in ended and not _denies(row["result"])}
-    verified = _verified(connection, {run_id: families[run_id] for run_id in sure})
-    # One branch of a run may ask while another is at work.
-    begun = [row["id"] for row in rows if row["status"] in _BEGUN]
-    asked = group((one.work_id, one) for one in questions.list_open(connection, begun))
-    found = []
+    deliveries_by_id = deliveries.load_by_owner(connection, ids)
+    families = _load_families(connection, ids)
+    members: set[str] = set()
+    for family in families.values():
+        members.update(family)
+    usage = _load_usage(connection, sorted(members))
+    candidates = {
+        row["id"]: families[row["id"]]
+        for row in rows
+        if row["status"] == RunStatus.COMPLETED and not _denies_verification(row["result"])
+    }
+    verified_ids = _find_verified_families(connection, candidates)
+    # A running run may have a question too: one branch asks while another one works.
+    asking = [row["id"] for row in rows if row["status"] in _MAY_ASK]
+    open_questions = group((one.work_id, one) for one in questions.list_open(connection, asking))
     now = datetime.now(UTC)
+    result = []
     for row in rows:
         run_id = row["id"]
-        (calls, cost) = _sum(spent, families[row["id"]])
-        delivery = delivered.get(run_id)
-        if run_id in ended:
-            is_verified = run_id in verified
-        else:
-            is_verified = None
+        own_questions = open_questions[run_id]
+        verified = None
+        if row["status"] == RunStatus.COMPLETED:
+            verified = run_id in verified_ids
+        delivery = deliveries_by_id.get(run_id)
         need = find_need(
             row,
             now,
-            verified=is_verified,
+            verified=verified,
             delivery=vars(delivery) if delivery else None,
-            has_question=bool(asked[run_id]),
+            has_question=bool(own_questions),
         )
+        calls, cost = _add_up(usage, families[run_id])
         values = {
             **row,
             "workspace": view_workspace(row),
-            "verified": is_verified,
-            "questions": asked[run_id],
-            "question": asked[run_id][0].text if asked[run_id] else None,
+            "verified": verified,
+            "questions": own_questions,
+            "question": own_questions[0].text if own_questions else None,
             "delivery": delivery,
             "need": need,
-            "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
+            "spent": Spent(seconds=_sum_seconds(row), agent_calls=calls, cost_usd=cost),
         }
-        found.append(Run.model_validate(values))
-    return found
+        result.append(Run.model_validate(values))
+    return result
 
 
-def _seconds(row: Row) -> float:
-    """Time under way; of one that is under way, up to now."""
+def _sum_seconds(row: Row) -> float:
+    """Return the active time of a run, up to now if it is active."""
     seconds: float = row["active_s"]
     if row["active_since"] is not None:
         seconds += (datetime.now(row["active_since"].tzinfo) - row["active_since"]).total_seconds()

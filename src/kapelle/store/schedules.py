@@ -1,4 +1,4 @@
-"""Schedules and their firings: one row for each slot, and what it started."""
+"""Schedules and their firings: one row for each slot, with the work that it started."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,9 @@ from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFil
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events, projects
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Rows, Statement, group
+from kapelle.store.query import group
+from kapelle.store.rows import Rows
+from kapelle.store.statements import Statement
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
@@ -24,14 +26,14 @@ _last_subject = (
 )
 
 
-def _is_going(subject: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Whether the task or run of this id has not ended."""
-    of_kind = ((tasks, FINAL), (runs, RUN_FINAL))
-    found = (sa.exists().where(own.c.id == subject, own.c.status.not_in(f)) for own, f in of_kind)
-    return sa.or_(*found)
+def _is_open(subject: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Return the condition that the task or run of an id has not ended."""
+    is_open_task = sa.exists().where(tasks.c.id == subject, tasks.c.status.not_in(FINAL))
+    is_open_run = sa.exists().where(runs.c.id == subject, runs.c.status.not_in(RUN_FINAL))
+    return sa.or_(is_open_task, is_open_run)
 
 
-# A firing beside the task or run that it started.
+# Firings joined with the tasks and runs that they started.
 _with_work = firings.outerjoin(tasks, tasks.c.id == firings.c.subject).outerjoin(
     runs, runs.c.id == firings.c.subject
 )
@@ -43,15 +45,16 @@ _ATTENTION = Statement(
         sa.or_(
             sa.and_(_ACTIVE, schedules.c.next_at <= sa.bindparam("now")),
             sa.and_(schedules.c.status.in_(OPEN), schedules.c.expires_at <= sa.bindparam("now")),
-            # What repeats when what it started last has ended, or when the clock went back.
+            # Schedules that repeat after the end of their last work.
             sa.and_(
                 _ACTIVE,
                 schedules.c.every_s.is_not(None),
                 schedules.c.next_at.is_(None),
-                ~_is_going(_last_subject),
+                ~_is_open(_last_subject),
             ),
+            # The clock was set back, so that a repetition is too far in the future.
             sa.and_(_ACTIVE, _micros > _latest_repetition),
-            # What only comes after another schedule's work.
+            # Schedules that only follow the work of another one.
             sa.and_(_ACTIVE, *(schedules.c[name].is_(None) for name in ("cron", "at", "every_s"))),
         )
     )
@@ -65,7 +68,7 @@ _rows = Rows(schedules, "schedule")
 
 def load_row(connection: sa.Connection, schedule_id: str) -> Row:
     """Return the stored row of a schedule; raise NotFound if there is none."""
-    return _rows.row(connection, schedule_id)
+    return _rows.load(connection, schedule_id)
 
 
 def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
@@ -80,10 +83,11 @@ def resolve(connection: sa.Connection, text: str) -> str:
 
 def find_by_key(connection: sa.Connection, key: str) -> Row | None:
     """Return the row that was stored with an idempotency key, if there is one."""
-    return _rows.by_idempotency_key(connection, key)
+    return _rows.find_by_key(connection, key)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    """Store a new schedule."""
     projects.join(connection, values)
     connection.execute(schedules.insert(), values)
 
@@ -97,81 +101,81 @@ def change(
     /,
     **values: Any,
 ) -> None:
-    """Move a schedule to a status and tell the history."""
+    """Change the status of a schedule and store an event."""
     if status not in OPEN:
         values |= {"ended_at": now, "next_at": None}
     update(connection, schedule["id"], status=status, reason=reason, **values)
-    facts = {"schedule_id": schedule["id"], "title": schedule["title"], "reason": reason}
-    events.append(connection, f"schedule.{status}", **facts)
+    data = {"schedule_id": schedule["id"], "title": schedule["title"], "reason": reason}
+    events.append(connection, f"schedule.{status}", **data)
 
 
 def get(connection: sa.Connection, text: str) -> Schedule:
-    """A schedule by id or unique prefix."""
-    return _shown(connection, [load_row(connection, resolve(connection, text))])[0]
+    """Return a schedule by its whole id or a unique part of it; raise NotFound."""
+    return _build_schedules(connection, [load_row(connection, resolve(connection, text))])[0]
 
 
 def list_page(
-    connection: sa.Connection, wanted: ScheduleFilter
+    connection: sa.Connection, filter_: ScheduleFilter
 ) -> tuple[list[Schedule], str | None]:
-    """Schedules, newest first, and the cursor of the next page, if there is one."""
-    rows, cursor = _rows.page(connection, wanted, sa.select(schedules.c.id))
-    return _shown(connection, rows), cursor
+    """Return one page of schedules, the newest first, and the cursor of the next page."""
+    rows, cursor = _rows.list_page(connection, filter_, sa.select(schedules.c.id))
+    return _build_schedules(connection, rows), cursor
 
 
 def list_needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
-    """The schedules that something may have to be done about, those whose slot is first first."""
+    """Return the schedules that may have to act now, the earliest slot first."""
     return _ATTENTION.scalars(connection, now=now, now_us=round(now.timestamp() * 1_000_000))
 
 
 def find_next_moment(connection: sa.Connection) -> datetime | None:
-    """When the next slot comes or the next schedule expires."""
+    """Return the time of the next slot or of the next expiry, if there is one."""
     return min(filter(None, _NEXT.scalars(connection)), default=None)
 
 
 def delete_ended(connection: sa.Connection, before: datetime, limit: int) -> None:
-    """Forget schedules that ended before a time, but none that another comes after."""
+    """Delete schedules that ended before a time, except those that an open schedule follows."""
     leaders = sa.select(schedules.c.after).where(schedules.c.after.is_not(None))
     leaders = leaders.where(schedules.c.status.in_(OPEN))
-    ended = sa.select(schedules.c.id).where(schedules.c.ended_at < before)
-    old = ended.where(schedules.c.id.not_in(leaders)).order_by(schedules.c.id).limit(limit)
-    found = list(connection.execute(old).scalars())
-    connection.execute(schedules.delete().where(schedules.c.id.in_(found)))
+    query = sa.select(schedules.c.id).where(schedules.c.ended_at < before)
+    query = query.where(schedules.c.id.not_in(leaders)).order_by(schedules.c.id).limit(limit)
+    ids = list(connection.execute(query).scalars())
+    connection.execute(schedules.delete().where(schedules.c.id.in_(ids)))
 
 
 def filter_open(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
-    """Those of the schedules that have not ended."""
+    """Return which of the schedules have not ended."""
     query = sa.select(schedules.c.id).where(schedules.c.id.in_(ids), schedules.c.status.in_(OPEN))
     return set(connection.execute(query).scalars())
 
 
 def group_in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    """By schedule, the tasks and runs that its firings started and that have not ended."""
+    """Return the open tasks and runs that the firings of each schedule started."""
     query = (
         sa.select(firings.c.schedule_id, firings.c.subject)
         .where(firings.c.schedule_id.in_(ids), firings.c.outcome == Outcome.STARTED)
-        .where(_is_going(firings.c.subject))
+        .where(_is_open(firings.c.subject))
         .order_by(firings.c.schedule_id, firings.c.slot)
     )
-    return group((schedule_id, subject) for schedule_id, subject in connection.execute(query))
+    return group((row.schedule_id, row.subject) for row in connection.execute(query))
 
 
-def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
-    going = group_in_flight(connection, [row["id"] for row in rows])
-    shown = []
+def _build_schedules(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
+    in_flight = group_in_flight(connection, [row["id"] for row in rows])
+    result = []
     for row in rows:
-        # Of the shell the row keeps only the names of its parts, which tell nobody anything.
+        # The row of the shell has only references to its variables, which are useless to people.
         spec = {name: value for name, value in row["spec"].items() if name != "shell"}
-        about = {**row, "spec": spec, "in_flight": going.get(row["id"], [])}
-        shown.append(Schedule.model_validate(about))
-    return shown
+        values = {**row, "spec": spec, "in_flight": in_flight.get(row["id"], [])}
+        result.append(Schedule.model_validate(values))
+    return result
 
 
-# How many a schedule's history keeps.
+# The number of firings in the history of a schedule.
 KEPT = 1000
 
 _subject_status = sa.func.coalesce(tasks.c.status, runs.c.status)
 _subject_ended_at = sa.func.coalesce(tasks.c.ended_at, runs.c.ended_at, type_=tasks.c.ended_at.type)
-# Each firing with what became of the task or run that it started.
+# Each firing with the result of the task or run that it started.
 _WITH_SUBJECT = sa.select(
     firings,
     _subject_status.label("subject_status"),
@@ -188,7 +192,7 @@ def record_firing(
     at: datetime,
     reason: str | None = None,
 ) -> bool:
-    """Write down what becomes of a slot; False when that was done before."""
+    """Store the firing of a slot; return False if the slot already has one."""
     if find_firing(connection, schedule_id, slot) is not None:
         return False
     values = {"schedule_id": schedule_id, "slot": slot, "outcome": outcome, "at": at}
@@ -198,6 +202,7 @@ def record_firing(
 
 
 def find_firing(connection: sa.Connection, schedule_id: str, slot: datetime) -> Row | None:
+    """Return the firing of a slot with the result of its work, if there is one."""
     query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
     return connection.execute(query).mappings().first()
 
@@ -205,12 +210,13 @@ def find_firing(connection: sa.Connection, schedule_id: str, slot: datetime) -> 
 def update_firing(
     connection: sa.Connection, schedule_id: str, slot: datetime, /, **values: Any
 ) -> None:
-    query = firings.update().where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
-    connection.execute(query.values(**values))
+    """Change columns of a firing."""
+    change = firings.update().where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
+    connection.execute(change.values(**values))
 
 
 def list_unsettled_firings(connection: sa.Connection, schedule_id: str | None = None) -> list[Row]:
-    """The firings that are held back or being started, oldest first."""
+    """Return the firings that are held back or being started, the oldest first."""
     query = sa.select(firings).where(firings.c.outcome.in_([Outcome.HELD, Outcome.STARTING]))
     if schedule_id is not None:
         query = query.where(firings.c.schedule_id == schedule_id)
@@ -218,72 +224,75 @@ def list_unsettled_firings(connection: sa.Connection, schedule_id: str | None = 
 
 
 def find_latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
-    """The newest firing that started something or could not."""
-    tried = [Outcome.STARTED, Outcome.FAILED]
+    """Return the newest firing that started work or failed to start it."""
+    outcomes = [Outcome.STARTED, Outcome.FAILED]
     query = _WITH_SUBJECT.where(
-        firings.c.schedule_id == schedule_id, firings.c.outcome.in_(tried)
+        firings.c.schedule_id == schedule_id, firings.c.outcome.in_(outcomes)
     ).order_by(firings.c.slot.desc())
     return connection.execute(query.limit(1)).mappings().first()
 
 
 def find_last_slot(connection: sa.Connection, schedule_id: str) -> datetime | None:
+    """Return the last slot of a schedule that has a firing."""
     query = sa.select(sa.func.max(firings.c.slot)).where(firings.c.schedule_id == schedule_id)
-    found: datetime | None = connection.execute(query).scalar()
-    return found
+    slot: datetime | None = connection.execute(query).scalar()
+    return slot
 
 
 def list_slots_to_follow(
     connection: sa.Connection, schedule_id: str, other: str, since: datetime
 ) -> list[datetime]:
-    """Slots of another schedule whose work has succeeded since, and that this has no firing for."""
+    """Return slots of another schedule whose work succeeded since a time and that need a firing."""
     own = firings.alias()
-    followed = sa.exists().where(own.c.schedule_id == schedule_id, own.c.slot == firings.c.slot)
+    is_followed = sa.exists().where(own.c.schedule_id == schedule_id, own.c.slot == firings.c.slot)
     query = (
         sa.select(firings.c.slot)
         .select_from(_with_work)
         .where(firings.c.schedule_id == other, firings.c.outcome == Outcome.STARTED)
-        .where(_subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~followed)
+        .where(_subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~is_followed)
         .order_by(_subject_ended_at, firings.c.slot)
     )
     return list(connection.execute(query).scalars())
 
 
 def find_subject(connection: sa.Connection, key: str) -> str | None:
-    """The task or run that was submitted with an idempotency key."""
+    """Return the id of the task or run that was submitted with an idempotency key."""
     for table in (tasks, runs):
         query = sa.select(table.c.id).where(table.c.idempotency_key == key)
-        if found := connection.execute(query).scalar():
-            return str(found)
+        work_id = connection.execute(query).scalar()
+        if work_id:
+            return str(work_id)
     return None
 
 
 def list_firings(
     connection: sa.Connection, schedule_id: str, before: datetime | None, limit: int
 ) -> tuple[list[Firing], bool]:
-    """A schedule's firings, newest first, and whether there are more."""
+    """Return firings of a schedule, the newest first, and whether there are more."""
     query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id)
     if before is not None:
         query = query.where(firings.c.slot < before)
     query = query.order_by(firings.c.slot.desc()).limit(limit + 1)
-    found = [read_firing(row) for row in connection.execute(query).mappings()]
-    return found[:limit], len(found) > limit
+    page = [read_firing(row) for row in connection.execute(query).mappings()]
+    return page[:limit], len(page) > limit
 
 
 def read_firing(row: Row) -> Firing:
+    """Return the firing of a row."""
     return Firing.model_validate({**row})
 
 
 def _trim_firings(connection: sa.Connection, schedule_id: str) -> None:
-    """Forget the oldest firings, but none that something still depends on."""
-    of_it = firings.c.schedule_id == schedule_id
-    oldest = sa.select(firings.c.slot).where(of_it).order_by(firings.c.slot.desc())
-    limit = connection.execute(oldest.offset(KEPT).limit(1)).scalar()
-    if limit is None:
+    """Delete the oldest firings of a schedule, except those that are still needed."""
+    is_own = firings.c.schedule_id == schedule_id
+    slots = sa.select(firings.c.slot).where(is_own).order_by(firings.c.slot.desc())
+    newest_to_delete = connection.execute(slots.offset(KEPT).limit(1)).scalar()
+    if newest_to_delete is None:
         return
-    # As long as the other one's firing is known, this one says that it was followed.
+    # A firing shows that the slot of the other schedule was followed, as long as that one exists.
     other = firings.alias()
     leader = sa.select(schedules.c.after).where(schedules.c.id == schedule_id).scalar_subquery()
-    followed = sa.exists().where(other.c.schedule_id == leader, other.c.slot == firings.c.slot)
-    settled = firings.c.outcome.not_in([Outcome.HELD, Outcome.STARTING])
-    old = firings.delete().where(of_it, firings.c.slot <= limit, settled)
-    connection.execute(old.where(~_is_going(firings.c.subject), ~followed))
+    is_needed = sa.exists().where(other.c.schedule_id == leader, other.c.slot == firings.c.slot)
+    is_final = firings.c.outcome.not_in([Outcome.HELD, Outcome.STARTING])
+    deletion = firings.delete().where(is_own, firings.c.slot <= newest_to_delete, is_final)
+    connection.execute(deletion.where(~_is_open(firings.c.subject), ~is_needed))

@@ -1,6 +1,7 @@
-"""The index of all that ended work said and was told: a file of its own, whatever the database.
+"""The full-text index over the prompts, messages and output of ended work.
 
-It holds words and places, not texts; who loses it loses nothing, for it is made anew.
+The index is a separate SQLite file, also with PostgreSQL. It holds words and positions, not texts.
+A lost index is rebuilt.
 """
 
 import json
@@ -14,14 +15,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.store.query import Row, rows_of_work
+from kapelle.store.query import Row
 from kapelle.store.repository import resolve_path
+from kapelle.store.rows import rows_of_work
 from kapelle.store.tables import WORK, runs, tasks
 
 Damaged = sqlite3.DatabaseError
 with closing(sqlite3.connect(":memory:")) as _probe:
     HAS_FTS5 = ("ENABLE_FTS5",) in _probe.execute("PRAGMA compile_options").fetchall()
-# A document is a part of a source: of an attempt's stream, or of a task's or run's row.
+# A document is a part of a source: a stream of an attempt, or the row of a task or run.
 _TABLES = """
 PRAGMA journal_mode=WAL;
 PRAGMA synchronous=NORMAL;
@@ -41,7 +43,7 @@ WHERE words MATCH :words AND words.rowid < :before {more} ORDER BY words.rowid D
 
 @dataclass(frozen=True)
 class Document:
-    """Where some words stand: length bytes from begin on in a stream, or a whole field."""
+    """The position of some words: `length` bytes of a stream from `begin` on, or a whole field."""
 
     kind: str
     owner: str
@@ -54,7 +56,10 @@ class Document:
 
 
 class SearchIndex:
-    """One connection, used by one thread at a time; OperationalError without FTS5."""
+    """The index on one connection, for one thread at a time.
+
+    Raise OperationalError if SQLite was built without FTS5.
+    """
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600)
@@ -62,15 +67,15 @@ class SearchIndex:
         self._connection.row_factory = sqlite3.Row
         self._connection.executescript(_TABLES)
 
-    def add(self, found: Iterable[tuple[Document, str]], **progress: Any) -> None:
-        """Add documents with their texts, and how far their sources are read, or nothing."""
+    def add(self, texts: Iterable[tuple[Document, str]], **progress: Any) -> None:
+        """Add documents with their texts and the progress of their sources in one transaction."""
         with self._connection as connection:
             connection.execute("BEGIN IMMEDIATE")
-            for document, text in found:
+            for document, text in texts:
                 values = {**vars(document), "id": None}
                 names = ",".join(values)
-                given = ",".join(f":{name}" for name in values)
-                sql = f"INSERT INTO documents ({names}) VALUES ({given})"
+                parameters = ",".join(f":{name}" for name in values)
+                sql = f"INSERT INTO documents ({names}) VALUES ({parameters})"
                 number = connection.execute(sql, values).lastrowid
                 connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
             for source, value in progress.items():
@@ -79,32 +84,42 @@ class SearchIndex:
                 )
 
     def progress(self, source: str) -> str | None:
+        """Return the stored progress of a source; None for a new source."""
         query = "SELECT value FROM progress WHERE source = ?"
-        found = self._connection.execute(query, (source,)).fetchone()
-        return found[0] if found else None
+        row = self._connection.execute(query, (source,)).fetchone()
+        if row is None:
+            return None
+        value: str = row[0]
+        return value
 
     def forget(self, owner: str, kinds: Sequence[str] = ()) -> None:
-        """Forget the documents of a task or run; their words find nothing any more."""
+        """Delete the documents of a task or run, or those of some kinds.
+
+        Their words stay in the index, but lead to no document.
+        """
+        sql = "DELETE FROM documents WHERE owner = ?"
         if kinds:
-            only = f" AND kind IN ({','.join('?' * len(kinds))})"
-        else:
-            only = ""
-        self._connection.execute(f"DELETE FROM documents WHERE owner = ?{only}", (owner, *kinds))
+            placeholders = ",".join("?" for _ in kinds)
+            sql += f" AND kind IN ({placeholders})"
+        self._connection.execute(sql, (owner, *kinds))
 
     def rename(self, project: str, to: str) -> None:
+        """Rename a project in all documents."""
         change = "UPDATE documents SET project = ? WHERE project = ?"
         self._connection.execute(change, (to, project))
 
     def owners(self) -> list[str]:
-        found = self._connection.execute("SELECT DISTINCT owner FROM documents")
-        return [row[0] for row in found]
+        """Return the tasks and runs that have documents."""
+        rows = self._connection.execute("SELECT DISTINCT owner FROM documents")
+        return [row[0] for row in rows]
 
     def waste(self) -> float:
-        """The share of what was ever added that is forgotten."""
-        live, ever = self._connection.execute(
-            "SELECT count(*), coalesce(max(id), 0) FROM documents"
-        ).fetchone()
-        return 1 - live / ever if ever else 0.0
+        """Return the share of deleted documents, whose words still take space."""
+        query = "SELECT count(*), coalesce(max(id), 0) FROM documents"
+        number, number_ever = self._connection.execute(query).fetchone()
+        if not number_ever:
+            return 0.0
+        return 1.0 - int(number) / int(number_ever)
 
     def find(
         self,
@@ -114,14 +129,14 @@ class SearchIndex:
         most: int,
         owners: Sequence[str] | None = None,
     ) -> list[Document]:
-        """Return documents with all the words, the newest first; those of some work alone."""
+        """Return documents that contain all words, the newest first; if given, only of owners."""
         more = "".join(f"AND documents.{name} = :{name} " for name in only)
         values = {"words": " ".join(f'"{word}"' for word in words), "before": before, "most": most}
         if owners is not None:
             more += "AND documents.owner IN (SELECT value FROM json_each(:owners)) "
             values["owners"] = json.dumps(owners)
-        found = self._connection.execute(_FIND.format(more=more), {**values, **only})
-        return [Document(**dict(row)) for row in found]
+        rows = self._connection.execute(_FIND.format(more=more), {**values, **only})
+        return [Document(**dict(row)) for row in rows]
 
     def close(self) -> None:
         self._connection.close()
@@ -130,8 +145,10 @@ class SearchIndex:
 def list_ended_after(
     connection: sa.Connection, noun: str, last: str | None, limit: int
 ) -> list[Row]:
-    """Tasks or runs that are not archived, in the order of their ends; those behind the last, which
-    is told by its end and its id."""
+    """Return ended tasks or runs that are not archived, in the order of their ends.
+
+    They start after the last one that was read, given as its end and its id with a space between.
+    """
     table = {"task": tasks, "run": runs}[noun]
     query = sa.select(table).where(table.c.ended_at.is_not(None), table.c.archived_at.is_(None))
     if last is not None:
@@ -155,8 +172,8 @@ def list_work_in(connection: sa.Connection, repository: str) -> list[str]:
 
 
 def find_work(connection: sa.Connection, id_: str) -> Row | None:
-    """A task or a run that is there and not archived."""
-    found = rows_of_work(id_).find(connection, id_)
-    if found and found["archived_at"] is None:
-        return found
+    """Return the row of a task or run unless it is deleted or archived."""
+    row = rows_of_work(id_).find(connection, id_)
+    if row and row["archived_at"] is None:
+        return row
     return None

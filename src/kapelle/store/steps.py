@@ -1,4 +1,4 @@
-"""Queries about the steps of runs: what was begun, and what came of it."""
+"""Steps of runs: started, ended, and their results."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from kapelle.domain.run import Step
 from kapelle.store.query import Row as Row
-from kapelle.store.query import Statement, has_row
+from kapelle.store.query import has_row
+from kapelle.store.statements import Statement
 from kapelle.store.tables import steps
 
 _INSERT = Statement(steps.insert())
@@ -30,10 +31,19 @@ def begin(
     subject: str | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
-    what = {"run_id": run_id, "position": position, "kind": kind, "label": label}
-    part = {"role": role, "cycle": cycle}
-    about = {"subject": subject, "data": data or {}, "started_at": datetime.now(UTC)}
-    _INSERT.write(connection, **what, **part, **about)
+    """Store the start of a step."""
+    _INSERT.write(
+        connection,
+        run_id=run_id,
+        position=position,
+        kind=kind,
+        label=label,
+        role=role,
+        cycle=cycle,
+        subject=subject,
+        data=data or {},
+        started_at=datetime.now(UTC),
+    )
 
 
 def end(
@@ -43,62 +53,65 @@ def end(
     result: Any = None,
     error: dict[str, Any] | None = None,
 ) -> None:
-    """Record what came of a step, once and for ever."""
+    """Store the final result or error of a step."""
     values = {"result": result, "error": error, "ended_at": datetime.now(UTC)}
     _UPDATE.write(connection, run=run_id, at=position, **values)
 
 
 def load_by_position(connection: sa.Connection, run_id: str) -> dict[str, Row]:
-    """All steps of a run by position."""
+    """Return all steps of a run by their positions."""
     query = sa.select(steps).where(steps.c.run_id == run_id)
     return {row["position"]: row for row in connection.execute(query).mappings()}
 
 
 def list_steps(connection: sa.Connection, run_id: str) -> list[Step]:
-    """The steps in the order in which they were begun."""
+    """Return the steps of a run in the order of their starts."""
     query = sa.select(steps).where(steps.c.run_id == run_id)
     query = query.order_by(steps.c.started_at, steps.c.position)
-    return [
-        Step.model_validate({**row, "error": row["error"] and row["error"]["message"]})
-        for row in connection.execute(query).mappings()
-    ]
+    result = []
+    for row in connection.execute(query).mappings():
+        error = None
+        if row["error"]:
+            error = row["error"]["message"]
+        result.append(Step.model_validate({**row, "error": error}))
+    return result
 
 
 def update_data(
     connection: sa.Connection, run_id: str, position: str, data: dict[str, Any]
 ) -> None:
-    """Keep what a step that has not ended needs to know if it is made again."""
+    """Store data of an open step, which a repetition of the step after a crash needs."""
     _UPDATE.write(connection, run=run_id, at=position, data=data)
 
 
 def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
-    """Whether a run still waits for what one of its steps started."""
-    waits = (steps.c.subject == subject, steps.c.ended_at.is_(None))
-    return has_row(connection, steps.c.run_id == run_id, *waits)
+    """Return whether a run still waits for a task or run that one of its steps started."""
+    is_waiting = (steps.c.subject == subject, steps.c.ended_at.is_(None))
+    return has_row(connection, steps.c.run_id == run_id, *is_waiting)
 
 
 def expects_json(connection: sa.Connection, run_id: str, subject: str) -> bool:
-    """Tell whether a step of a run started this task for an answer in JSON."""
+    """Return whether a step of a run expects an answer in JSON from a task."""
     query = sa.select(steps.c.data).where(steps.c.run_id == run_id, steps.c.subject == subject)
     return any(data.get("expects_json") for data in connection.execute(query).scalars())
 
 
 def find_unanswered(connection: sa.Connection, run_id: str) -> set[str]:
-    """Where a run has asked something that nobody has answered."""
+    """Return the positions of the open questions of a run."""
     query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.kind == "ask")
     return set(connection.execute(query.where(steps.c.ended_at.is_(None))).scalars())
 
 
 def load_subject(connection: sa.Connection, run_id: str, position: str) -> str:
-    """The task or run that a step started."""
+    """Return the task or run that a step started."""
     query = sa.select(steps.c.subject)
     query = query.where(steps.c.run_id == run_id, steps.c.position == position)
-    found: str = connection.execute(query).scalar_one()
-    return found
+    work_id: str = connection.execute(query).scalar_one()
+    return work_id
 
 
 def find_last_activity(connection: sa.Connection, run_id: str) -> datetime | None:
-    """When a run last began or ended a step."""
+    """Return the time of the last start or end of a step of a run."""
     either = sa.func.coalesce(steps.c.ended_at, steps.c.started_at)
     moment = sa.func.max(either, type_=steps.c.started_at.type)
     return connection.execute(sa.select(moment).where(steps.c.run_id == run_id)).scalar()

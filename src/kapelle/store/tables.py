@@ -1,4 +1,4 @@
-"""Every table, as SQLAlchemy Core; the migrations bring a database to exactly this."""
+"""All tables in SQLAlchemy Core. The migrations upgrade a database to exactly this schema."""
 
 import math
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from kapelle.domain.text import make_storable
 
 
 class Instant(sa.TypeDecorator[datetime]):
-    """An aware UTC time, stored as microseconds so that both databases compare it alike."""
+    """An aware UTC time, stored in microseconds, which both databases compare alike."""
 
     impl = sa.BigInteger
     cache_ok = True
@@ -28,7 +28,7 @@ class Instant(sa.TypeDecorator[datetime]):
 
 
 class SafeText(sa.TypeDecorator[str]):
-    """Text of any origin; what no database can keep (NUL, half a surrogate pair) is replaced."""
+    """Text of any origin; characters that databases cannot store (NUL, surrogates) are replaced."""
 
     impl = sa.Text
     cache_ok = True
@@ -40,22 +40,22 @@ class SafeText(sa.TypeDecorator[str]):
 
 
 class SafeJson(sa.TypeDecorator[Any]):
-    """JSON of any origin, its texts treated alike; numbers that JSON does not know are null."""
+    """JSON of any origin, with safe texts; numbers that JSON does not support become null."""
 
     impl = sa.JSON
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        return _storable_all(value)
+        return _make_storable(value)
 
 
-def _storable_all(value: Any) -> Any:
+def _make_storable(value: Any) -> Any:
     if isinstance(value, str):
         return make_storable(value)
     if isinstance(value, dict):
-        return {make_storable(str(key)): _storable_all(item) for key, item in value.items()}
+        return {make_storable(str(key)): _make_storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_storable_all(item) for item in value]
+        return [_make_storable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -79,12 +79,12 @@ def _columns(kind: Any, *names: str, nullable: bool = True) -> _Columns:
     return [sa.Column(name, kind, nullable=nullable) for name in names]
 
 
-def _required(kind: Any, *names: str) -> _Columns:
+def _not_null(kind: Any, *names: str) -> _Columns:
     return _columns(kind, *names, nullable=False)
 
 
 def _flags(*names: str) -> _Columns:
-    """Whether something is so; what is older than the column is not."""
+    """Return boolean columns, which are false in rows from before the column existed."""
     return [
         sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false()) for name in names
     ]
@@ -99,25 +99,25 @@ def _table(name: str, *parts: Any, **options: Any) -> sa.Table:
 
 
 def _work_columns() -> _Columns:
-    """What tasks and runs have in common."""
+    """Return the common columns of tasks and runs."""
     return [
         sa.Column("id", sa.String(40), primary_key=True),
-        *_required(SafeText, "title", "directory", "workspace_path"),
-        # The top of the repository that the directory is in; in none, the directory.
+        *_not_null(SafeText, "title", "directory", "workspace_path"),
+        # The top of the repository that contains the directory; without one, the directory.
         *_columns(SafeText, "repository", "project", "reason"),
-        # The task whose attempt asked for it.
+        # The schedule that started it, and the task whose attempt started it.
         *_columns(_ID, "schedule_id", "parent_task_id"),
-        *_required(sa.String(20), "status", "workspace_kind"),
-        # Whether it works in place because there is no repository, and nobody asked for that.
+        *_not_null(sa.String(20), "status", "workspace_kind"),
+        # Whether the work is in place because there is no repository, not because of a request.
         *_flags("workspace_in_place_by_default"),
-        # A person's request: of a running task "cancel" or "requeue"; of a run "pause", "cancel" or
-        # "abandon" (cancel, but let its tasks go on).
+        # The request to stop: "cancel" or "requeue" for a running task; "pause", "cancel" or
+        # "abandon" (cancel, but let its tasks continue) for a run.
         *_columns(sa.String(20), "waiting_for", "stop"),
-        # Who or what cancelled or paused it, or asks for that: one of Stopper.
+        # Who or what cancelled or paused it, or requested that: one of Stopper.
         *_columns(sa.String(20), "stopped_by"),
-        # The limit of the run around it, where it was cancelled because that was reached.
+        # The limit of the outer run that led to the cancellation.
         *_columns(SafeText, "limit_reached"),
-        # The digest of the environment that it was asked for in, which is kept beside the secrets.
+        # The digest of the client's environment, which is stored with the secrets.
         sa.Column("shell", sa.String(64)),
         *_columns(
             SafeText,
@@ -126,16 +126,16 @@ def _work_columns() -> _Columns:
             "workspace_base_commit",
             "workspace_commit",
         ),
-        # Whose worktree it works in, where that is not its own: a run's.
+        # The run whose worktree it uses, if it has none of its own.
         *_columns(_ID, "workspace_owner"),
-        *_required(Instant, "created_at"),
+        *_not_null(Instant, "created_at"),
         *_columns(Instant, "started_at", "ended_at", "archived_at", "merged_at"),
-        # The branch that the last merge moved, its commit before and after, and the undoing.
+        # The branch of the last merge, its commits after and before the merge, and the undo.
         *_columns(SafeText, "merged_into", "merge_commit", "merge_parent"),
-        # The tip of its own branch then: what goes on afterwards is new since that.
+        # The tip of its own branch at the merge: later commits are new.
         *_columns(SafeText, "merged_tip"),
         *_columns(Instant, "merge_undone_at"),
-        # What a person marked it with.
+        # The marks of a person.
         *_columns(Instant, "seen_at", "flagged_at", "snoozed_until"),
         sa.Column("idempotency_key", sa.String(200), unique=True),
     ]
@@ -144,31 +144,31 @@ def _work_columns() -> _Columns:
 tasks = _table(
     "tasks",
     *_work_columns(),
-    *_required(SafeText, "prompt", "agent"),
-    # Its report is how far it is, in its agent's own words.
+    *_not_null(SafeText, "prompt", "agent"),
+    # The report is the progress in the words of the agent.
     *_columns(SafeText, "system_prompt", "model", "question", "report", "requested_base", "result"),
-    *_required(sa.Integer, "priority"),
-    *_required(sa.String(20), "deps_policy"),
+    *_not_null(sa.Integer, "priority"),
+    *_not_null(sa.String(20), "deps_policy"),
     *_columns(_ID, "continue_from", "run_id"),
-    *_required(sa.Boolean, "fork_session"),
-    *_required(SafeJson, "fallback_agents", "retry", "check_specs", "env", "mcp", "tags"),
-    *_required(SafeJson, "context"),
+    *_not_null(sa.Boolean, "fork_session"),
+    *_not_null(SafeJson, "fallback_agents", "retry", "check_specs", "env", "mcp", "tags"),
+    *_not_null(SafeJson, "context"),
     *_columns(sa.Float, "timeout_s", "budget_usd"),
     sa.Column("max_turns", sa.Integer),
-    # The content before the agent began, where that is not simply the base commit's.
+    # The tree before the agent started, if it differs from the tree of the base commit.
     *_columns(SafeText, "starting_tree"),
     *_columns(Instant, "not_before"),
-    # What the next attempt is: fresh or resume, the message it is given, and how many attempts
-    # the retry policy has already spent on this round.
+    # The mode of the next attempt (fresh, resume or merge), its message, and the number of tries
+    # that the retry policy has counted in this round.
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     *_columns(SafeText, "next_message"),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
-    # Attempts of this round that the retry policy does not count and no person caused.
+    # Attempts of this round that neither the retry policy nor a person requested.
     sa.Column("uncounted", sa.Integer, nullable=False, server_default="0"),
-    # Whether its agent is given Kapelle's own tools, and what else it is given or not.
+    # Whether the agent gets Kapelle's tools, a terminal, only tools that read, and a browser.
     *_flags("coordinate", "interactive", "read_only", "browser"),
     sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
-    # The template that it was asked for by, and what that said then.
+    # The template, and its guidelines at submission.
     *_columns(SafeText, "template", "guidelines"),
     *_indexes(
         ("template",), ("run_id", "id"), ("parent_task_id",), ("status", "priority", "id"),
@@ -194,42 +194,41 @@ attempts = _table(
     "attempts",
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    *_required(sa.Integer, "number"),
-    *_required(sa.String(20), "status"),
-    *_required(sa.String(10), "mode"),
-    *_required(SafeText, "agent"),
+    *_not_null(sa.Integer, "number"),
+    *_not_null(sa.String(20), "status"),
+    *_not_null(sa.String(10), "mode"),
+    *_not_null(SafeText, "agent"),
     *_columns(
         SafeText, "message", "model", "model_reason", "diagnosis", "question", "reason", "evidence"
     ),
-    # Whose limits it works under (see the accounts), and who performs it: a home on a host, as the
-    # daemon that claimed it is called.
+    # The account whose rate limits apply, and the daemon that claimed it: a home on a host.
     *_columns(SafeText, "account", "performer"),
-    # What the records of its agent's process are signed with.
+    # The key for the signatures of its agent's process records.
     sa.Column("secret", sa.String(64)),
-    # Why the daemon ended its agent (a failure), and where its agent keeps a log of its own: both
-    # are never read from a file, which the agent could write.
+    # Why the daemon stopped the agent (a failure), and the location of the agent's own log. Both
+    # are stored here because the agent could change a file.
     *_columns(SafeJson, "ended_for", "side_log"),
-    # What its checks are made on, written before the first of them.
+    # The commit that is checked, written before the first check.
     *_columns(SafeText, "checked_commit"),
-    # What the user's repository was like before its agent began.
+    # The state of the user's repository before the agent started.
     sa.Column("repository", SafeJson),
-    # When its worktree was ready, by the clock of the file system, and its inode then.
+    # The time at which the worktree was ready, by the file system's clock, and its inode.
     *_columns(sa.BigInteger, "began_ns", "began_inode"),
-    # The learnings that its prompt told: id and title.
+    # The learnings in its prompt: id and title.
     sa.Column("memory", SafeJson),
-    # What its agent handed in as the result, and whether it says that this is a success.
+    # The result that the agent handed in, and its claim of success.
     sa.Column("handed_in", SafeJson),
     *_columns(sa.String(20), "exit_kind", "claimed", "failure"),
     *_columns(sa.Integer, "exit_code", "exit_signal"),
-    *_required(SafeJson, "warnings"),
-    # The session that it went on with, and the one that it left.
+    *_not_null(SafeJson, "warnings"),
+    # The session that it continued, and the session at its end.
     *_columns(SafeText, "started_from", "session_id"),
     *_columns(sa.BigInteger, "input_tokens", "output_tokens", "cached_tokens", "turns"),
     sa.Column("cost_usd", sa.Float),
-    # Counters of the whole session as the agent told them, to be taken off the next time.
+    # Usage counters of the whole session, to be subtracted in the next attempt.
     sa.Column("session_usage", SafeJson),
     sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
-    *_required(Instant, "started_at"),
+    *_not_null(Instant, "started_at"),
     *_columns(Instant, "ended_at"),
     sa.UniqueConstraint("task_id", "number"),
     *_indexes(("status",)),
@@ -241,7 +240,7 @@ accounts = _table(
     *_columns(Instant, "paused_until", "verified_at"),
     *_columns(SafeText, "reason"),
     sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default="0"),
-    # What its provider told of its limits: by name the share used, its reset, and when it said so.
+    # The rate limits reported by the provider, by name: used share, reset time, report time.
     sa.Column("windows", SafeJson),
 )
 
@@ -249,9 +248,9 @@ checks = _table(
     "checks",
     sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
-    *_required(SafeText, "name", "output"),
-    *_required(sa.Boolean, "passed"),
-    *_required(sa.Float, "duration_s"),
+    *_not_null(SafeText, "name", "output"),
+    *_not_null(sa.Boolean, "passed"),
+    *_not_null(sa.Float, "duration_s"),
     *_columns(SafeText, "command", "commit", "directory", "proof"),
     sa.Column("exit_code", sa.Integer),
     *_columns(sa.String(64), "out_sha256", "err_sha256"),
@@ -264,50 +263,50 @@ checks = _table(
     *_flags("doubted", "proved_earlier"),
 )
 
-# What is known of the checks of a repository: whether they look at the work.
+# Proofs that check commands look at the work.
 proofs = _table(
     "proofs",
     sa.Column("digest", sa.String(64), primary_key=True),  # of the repository and the command
     sa.Column("proved", sa.Boolean),
-    *_required(SafeText, "proof"),
+    *_not_null(SafeText, "proof"),
 )
 
-# Where the work of a task or run is delivered to, and how far that is.
+# The delivery of the work of a task or run, and its state.
 deliveries = _table(
     "deliveries",
     sa.Column("owner", sa.String(40), primary_key=True),
-    *_required(sa.String(10), "mode", "status"),
-    # Even with a secret in it; asked for by a person: of what failed too.
-    *_required(sa.Boolean, "force", "draft"),
-    # Asked for by a person: the pull request is made ready for review.
+    *_not_null(sa.String(10), "mode", "status"),
+    # Deliver even with a secret in the work; deliver unfinished work as a draft.
+    *_not_null(sa.Boolean, "force", "draft"),
+    # Requested by a person: make the pull request ready for review.
     sa.Column("ready", sa.Boolean),
-    # The commit is what was delivered, or could not be.
+    # commit: the commit that was delivered, or whose delivery failed.
     *_columns(SafeText, "reason", "commit", "forge", "branch", "url"),
-    # The commits that were or are to be pushed: on the remote branch nothing else is replaced.
-    *_required(SafeJson, "pushed"),
+    # Commits that were or will be pushed. On the remote branch only these are replaced.
+    *_not_null(SafeJson, "pushed"),
     sa.Column("number", sa.Integer),
     *_columns(sa.String(10), "state", "ci"),
-    *_required(sa.Integer, "tries"),
-    # The ids of the comments that an agent was told. Rows from before these were kept have the time
-    # of the last one, heard_at.
+    *_not_null(sa.Integer, "tries"),
+    # The ids of the comments that an agent has received. Older rows have the time of the last one,
+    # heard_at.
     sa.Column("heard", SafeJson),
-    # When it is tried again, or when its forge is asked again.
+    # next_at: the next try, or the next query at the forge.
     *_columns(Instant, "heard_at", "next_at", "updated_at"),
     *_indexes(("status", "next_at")),
 )
 
-# Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is
-# written before its process is begun.
+# Processes other than agents: set-up commands, questions, checks and the steps of runs. A row is
+# written before its process starts.
 processes = _table(
     "processes",
     # The attempt or run that it belongs to.
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("directory", sa.String(40), nullable=False, unique=True),
-    *_required(sa.String(64), "secret"),
-    *_required(Instant, "begun_at"),
-    sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
-    sa.Column("side_log", SafeJson),  # of agents that are asked; see the attempts
+    *_not_null(sa.String(64), "secret"),
+    *_not_null(Instant, "begun_at"),
+    sa.Column("succeeded", sa.Boolean),  # of set-up commands
+    sa.Column("side_log", SafeJson),  # of agents that answer questions; see the attempts
 )
 
 events = _table(
@@ -318,11 +317,11 @@ events = _table(
         sa.Identity(always=False),
         primary_key=True,
     ),
-    *_required(Instant, "at"),
-    *_required(sa.String(40), "kind"),
-    # The task's run as well: an event of a run's task is one of the run.
+    *_not_null(Instant, "at"),
+    *_not_null(sa.String(40), "kind"),
+    # An event of a run's task has the id of the run too.
     *_columns(_ID, "task_id", "attempt_id", "run_id"),
-    *_required(SafeJson, "data"),
+    *_not_null(SafeJson, "data"),
     *_indexes(("task_id", "seq"), ("run_id", "seq")),
     sqlite_autoincrement=True,
 )
@@ -330,17 +329,17 @@ events = _table(
 runs = _table(
     "runs",
     *_work_columns(),
-    *_required(SafeText, "pattern"),
-    *_required(SafeJson, "spec", "progress"),
+    *_not_null(SafeText, "pattern"),
+    *_not_null(SafeJson, "spec", "progress"),
     *_columns(_ID, "parent_id"),
-    # Whether its tasks may wait for a person; where they may not, one that asks is ended.
+    # Whether its tasks may wait for a person; otherwise a task with a question is stopped.
     sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("result", SafeJson),
-    # Who performs it: a home on a host, as the daemon that claimed it is called.
+    # The daemon that claimed it: a home on a host.
     *_columns(SafeText, "performer"),
-    # How often it was taken up: each time is one execution inside the engine.
+    # The number of its executions; a run is executed again after a pause or a crash.
     sa.Column("executions", sa.Integer, nullable=False, server_default="0"),
-    # Time under way before the present execution, which began at active_since.
+    # The active time before the present execution, which started at active_since.
     sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
     *_columns(Instant, "active_since"),
     *_indexes(
@@ -349,57 +348,57 @@ runs = _table(
     ),
 )  # fmt: skip
 
-# Tasks and runs, with what each may be part of.
+# The tables of tasks and runs, each with the column of the run that the work is part of.
 WORK = ((tasks, tasks.c.run_id), (runs, runs.c.parent_id))
 
 steps = _table(
     "steps",
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    # As long as what is nested is deep.
+    # A path: it is as long as the steps are nested.
     sa.Column("position", sa.Text, primary_key=True),
-    *_required(sa.String(20), "kind"),
-    *_required(SafeText, "label"),
-    # What part a task plays in its pattern, and in which cycle, round or iteration.
+    *_not_null(sa.String(20), "kind"),
+    *_not_null(SafeText, "label"),
+    # The role of its task in the pattern, and the number of the cycle, round or iteration.
     *_columns(SafeText, "role"),
     sa.Column("cycle", sa.Integer),
     # The task or run that it started.
     *_columns(_ID, "subject"),
-    *_required(SafeJson, "data"),
+    *_not_null(SafeJson, "data"),
     *_columns(SafeJson, "result", "error"),
-    *_required(Instant, "started_at"),
+    *_not_null(Instant, "started_at"),
     *_columns(Instant, "ended_at"),
 )
 
-# What tasks and runs ask of people.
+# Questions of tasks and runs to people.
 questions = _table(
     "questions",
     # The id of the task or run, and its place there.
     sa.Column("token", sa.Text, primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE")),
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE")),
-    # The attempt whose agent asks while it works, and whether it was told the answer.
+    # The attempt whose agent asks while it works, and whether the answer was sent to it.
     *_columns(_ID, "attempt_id"),
     *_flags("told"),
-    *_required(SafeText, "text"),
-    *_required(SafeJson, "choices"),
+    *_not_null(SafeText, "text"),
+    *_not_null(SafeJson, "choices"),
     *_columns(SafeText, "default", "answer"),
-    *_required(sa.String(20), "status"),
-    *_required(Instant, "asked_at"),
+    *_not_null(sa.String(20), "status"),
+    *_not_null(Instant, "asked_at"),
     *_columns(Instant, "expires_at", "ended_at"),
     *_indexes(("status", "asked_at"), ("task_id",), ("run_id",)),
 )
 
-# Texts of people for the agents of tasks. A file may deliver one; only the row is believed.
+# Texts of people for the agents of tasks. A file delivers them, but only the row counts.
 messages = _table(
     "messages",
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    # The run of the task, and the attempt that the text was given to.
+    # The run of the task, and the attempt that received the text.
     *_columns(_ID, "run_id", "attempt_id"),
     # Kind: say, resume. State: waiting, delivered, ended.
-    *_required(sa.String(20), "kind", "state"),
-    *_required(SafeText, "text", "author"),
-    *_required(Instant, "created_at"),
+    *_not_null(sa.String(20), "kind", "state"),
+    *_not_null(SafeText, "text", "author"),
+    *_not_null(Instant, "created_at"),
     *_columns(Instant, "delivered_at"),
     *_indexes(("task_id", "id"), ("run_id", "id"), ("attempt_id",)),
 )
@@ -407,19 +406,19 @@ messages = _table(
 schedules = _table(
     "schedules",
     sa.Column("id", sa.String(40), primary_key=True),
-    # What it starts, its kind: "task", or the name of a pattern; and the specification of that.
-    *_required(SafeText, "title", "kind", "directory"),
-    *_required(SafeJson, "spec"),
+    # The kind of its work, "task" or the name of a pattern, and the specification.
+    *_not_null(SafeText, "title", "kind", "directory"),
+    *_not_null(SafeJson, "spec"),
     *_columns(SafeText, "project", "cron", "timezone", "reason"),
     sa.Column("every_s", sa.Float),
     *_columns(_ID, "after"),
-    *_required(sa.String(20), "missed", "status"),
-    *_required(sa.Boolean, "overlap"),
+    *_not_null(sa.String(20), "missed", "status"),
+    *_not_null(sa.Boolean, "overlap"),
     sa.Column("max_runs", sa.Integer),
-    # The next slot; NULL while there is none or while another schedule decides.
+    # next_at: the next slot; NULL if there is none or if another schedule triggers this one.
     *_columns(Instant, "at", "expires_at", "next_at", "ended_at"),
     sa.Column("started", sa.Integer, nullable=False, server_default="0"),
-    *_required(Instant, "created_at"),
+    *_not_null(Instant, "created_at"),
     sa.Column("idempotency_key", sa.String(200), unique=True),
     *_indexes(("status", "next_at"), ("after",)),
 )
@@ -427,10 +426,10 @@ schedules = _table(
 firings = _table(
     "firings",
     sa.Column("schedule_id", sa.ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
-    # The moment that it was meant for: there is one firing for each.
+    # The planned time; each slot has one firing.
     sa.Column("slot", Instant, primary_key=True),
-    *_required(Instant, "at"),
-    *_required(sa.String(20), "outcome"),
+    *_not_null(Instant, "at"),
+    *_not_null(sa.String(20), "outcome"),
     *_columns(SafeText, "reason"),
     # The task or run that it started.
     *_columns(_ID, "subject"),
@@ -440,18 +439,18 @@ firings = _table(
 learnings = _table(
     "learnings",
     sa.Column("id", sa.String(40), primary_key=True),
-    *_required(SafeText, "title", "content", "author"),
-    *_required(SafeJson, "tags"),
-    *_required(sa.String(10), "scope", "status"),
+    *_not_null(SafeText, "title", "content", "author"),
+    *_not_null(SafeJson, "tags"),
+    *_not_null(sa.String(10), "scope", "status"),
     *_columns(SafeText, "project", "reason"),
-    # Not a foreign key: what was learned outlives the task.
+    # Not a foreign key: learnings outlive their tasks.
     *_columns(_ID, "task_id"),
-    *_required(Instant, "created_at", "changed_at"),
-    # When it was last compared with the others.
+    *_not_null(Instant, "created_at", "changed_at"),
+    # The last comparison with the other learnings.
     *_columns(Instant, "reviewed_at"),
     *_indexes(("project", "id"), ("task_id",), ("status", "reviewed_at")),
 )
-# What is looked for in them, made by hand: SQLAlchemy knows the tables of neither database for it.
+# The full-text index, in SQL: SQLAlchemy supports the index tables of neither database.
 INDEX = "learnings_index"
 _INDEXES = {
     "sqlite": [
@@ -466,20 +465,21 @@ _INDEXES = {
 
 
 def create_index(connection: sa.Connection) -> None:
-    """Make the full-text index of learnings; a SQLite that cannot have one goes without."""
+    """Create the full-text index of learnings, unless SQLite was built without FTS5."""
     for statement in _INDEXES[connection.dialect.name]:
         if connection.dialect.name != "sqlite" or has_fts5(connection):
             connection.exec_driver_sql(statement)
 
 
 def has_fts5(connection: sa.Connection) -> bool:
+    """Return whether SQLite was built with FTS5."""
     options = connection.exec_driver_sql("PRAGMA compile_options").scalars()
     return "ENABLE_FTS5" in options
 
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
 
-# How far those have come who follow the history across restarts.
+# The positions of readers that follow the history across restarts.
 positions = _table(
     "positions",
     sa.Column("reader", sa.String(20), primary_key=True),
@@ -489,18 +489,18 @@ positions = _table(
 projects = _table(
     "projects",
     sa.Column("name", SafeText, primary_key=True),
-    # The repositories of which it is the current one.
-    *_required(SafeJson, "directories"),
-    *_required(Instant, "created_at"),
+    # The repositories whose current project it is.
+    *_not_null(SafeJson, "directories"),
+    *_not_null(Instant, "created_at"),
     *_columns(Instant, "archived_at"),
 )
 
 templates = _table(
     "templates",
     sa.Column("name", sa.String(64), primary_key=True),
-    *_required(SafeText, "guidelines"),
+    *_not_null(SafeText, "guidelines"),
     *_columns(SafeText, "agent", "model", "directory"),
-    *_required(Instant, "created_at", "changed_at"),
+    *_not_null(Instant, "created_at", "changed_at"),
 )
 
 notes = _table(
@@ -508,12 +508,12 @@ notes = _table(
     # global, project:NAME, or the id of the run or task at the top of a family.
     sa.Column("scope", SafeText, primary_key=True),
     sa.Column("key", SafeText, primary_key=True),
-    # NULL is a deleted one, whose version says when it changed.
+    # NULL: a deleted note, whose row keeps the version of the deletion.
     sa.Column("value", SafeText),
-    *_required(sa.BigInteger, "version"),
-    *_required(_ID, "author"),
+    *_not_null(sa.BigInteger, "version"),
+    *_not_null(_ID, "author"),
     *_columns(_ID, "task_id"),
-    *_required(Instant, "updated_at"),
+    *_not_null(Instant, "updated_at"),
 )
 
 locks = _table(
@@ -524,18 +524,19 @@ locks = _table(
     sa.Column("owner", sa.String(40), primary_key=True),
     sa.Column("task_id", sa.String(40)),
     sa.Column("reason", SafeText),
-    # For how long, since it was taken or renewed, or since this daemon began.
+    # The lifetime since the lock was taken or renewed, or since the start of the daemon.
     sa.Column("ttl_s", sa.Float, nullable=False),
     sa.Column("taken_at", Instant, nullable=False),
 )
 
 
 def id_ending(table: sa.Table) -> sa.ColumnElement[str]:
-    """The end of a row's id, by which people know it."""
-    before = len(table.name) + 26 - SHORT  # the kind is the table's name without its s
-    # A literal, or the index would not be found by it.
-    return sa.func.substr(table.c.id, sa.literal_column(str(before + 1)))
+    """Return the expression for the end of a row's id, which people read and type."""
+    # The prefix is the name of the table without its s, and an underscore.
+    prefix_length = len(table.name) + 26 - SHORT
+    # A literal, because the database would not use the index for a parameter.
+    return sa.func.substr(table.c.id, sa.literal_column(str(prefix_length + 1)))
 
 
-for _typed in (tasks, runs, schedules, learnings):
-    sa.Index(f"ix_{_typed.name}_end", id_ending(_typed))
+for _table_with_ids in (tasks, runs, schedules, learnings):
+    sa.Index(f"ix_{_table_with_ids.name}_end", id_ending(_table_with_ids))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.domain.views import MergePreview
+from kapelle.domain.work_views import MergePreview
 from kapelle.workspaces.checkout import Mover, format_names
 from kapelle.workspaces.commit import commit_worktree, read_tip
 from kapelle.workspaces.files import format_path, open_inside

@@ -104,7 +104,7 @@ def require_true(kapelle: Instance, since: str) -> Any:
         assert (report["cost"]["cost_usd"], report["cost"]["attempts"]) == tuple(spent[0])
     text = report["markdown"]
     assert set(re.findall(r"^- \*\*.*\(`(\w+)`\)", text, re.MULTILINE)) == set(stored)
-    assert f"{len(stored)} asked for: " in text
+    assert f"{len(stored)} submitted: " in text
     return report
 
 

@@ -7,7 +7,7 @@ from docs.services import idle_router, idle_services
 
 from kapelle.api.app import openapi
 from kapelle.api.errors import DOOR_CODES
-from kapelle.api.operations import WEBSOCKET, Operation
+from kapelle.api.operation import WEBSOCKET, Operation
 from kapelle.api.security import owner_only
 from kapelle.domain.errors import KapelleError
 

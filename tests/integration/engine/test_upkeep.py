@@ -26,7 +26,8 @@ from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.secrets.vault import Vault
-from kapelle.store import attempts, backup, events, query, runs, tasks
+from kapelle.store import attempts, backup, events, runs, tasks
+from kapelle.store import work as work_queries
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.store.tables import runs as runs_table
@@ -80,7 +81,7 @@ async def add(parts: Parts, repository: Path | None = None, **changes: Any) -> s
 
 
 async def stored(parts: Parts, task_id: str) -> bool:
-    return task_id in await parts.db.read(query.load_archive_times, [task_id])
+    return task_id in await parts.db.read(work_queries.load_archive_times, [task_id])
 
 
 def secret_of(parts: Parts, task_id: str, age_s: float = 0) -> Path:

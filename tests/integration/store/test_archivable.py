@@ -6,7 +6,8 @@ from typing import Any
 from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
-from kapelle.store import attempts, deliveries, query, runs, tasks
+from kapelle.store import attempts, deliveries, runs, tasks
+from kapelle.store import work as work_queries
 from kapelle.store.database import Database
 from kapelle.store.tables import runs as runs_table
 
@@ -35,7 +36,7 @@ async def test_work_is_due_by_how_and_when_it_ended(db: Database) -> None:
         ((None, None, None), []),
     ]
     for moments, expected in cases:
-        assert await db.read(query.list_archivable, *moments, 10) == expected
+        assert await db.read(work_queries.list_archivable, *moments, 10) == expected
     assert await db.read(attempts.list_ended, ["attempt_x"], _NOW, 10) == []
 
 
@@ -87,5 +88,5 @@ async def test_a_report_takes_what_is_open_or_undelivered_first_then_the_newest(
     await db.write(lambda connection: deliveries.update(connection, undelivered, status="failed"))
     ended = [await _add(db, 0, "completed") for _ in range(2)]
     day = timedelta(days=1)
-    found = await db.read(query.list_touched, _NOW - day, _NOW + day, None)
+    found = await db.read(work_queries.list_touched, _NOW - day, _NOW + day, None)
     assert found == [undelivered, open_["id"], *reversed(ended)]

@@ -11,7 +11,7 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.run import RunFilter
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.store import attempts, deliveries, events, query, runs, tables, tasks
+from kapelle.store import attempts, deliveries, events, rows, runs, tables, tasks
 from kapelle.store.database import Connection, Database
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -111,7 +111,7 @@ async def test_an_event_of_a_runs_task_is_one_of_the_run_also_when_the_task_is_g
 async def test_a_page_of_large_runs_has_fewer_of_them(
     db: Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr(query, "_MOST_LETTERS", 2500)
+    monkeypatch.setattr(rows, "_MOST_CHARACTERS", 2500)
     ids = [await add_run(db, **{where: {"text": "x" * 1000}}) for _ in range(5)]
     ids.append(await add_run(db, **{where: {"text": "x" * 5000}}))
     seen: list[list[str]] = []

@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import TaskFilter
-from kapelle.store import events, query, runs, tasks
+from kapelle.store import events, ids, runs, tasks
 from kapelle.store.database import Connection, Database
 
 
@@ -160,8 +160,8 @@ async def test_no_new_id_ends_like_another_one(
 ) -> None:
     task_id = await add(db)
     made = iter([f"run_{'0' * 21}{task_id[-5:]}", f"run_{'0' * 26}"])
-    monkeypatch.setattr(query, "new_id", lambda kind: next(made))
-    assert await db.read(query.make_unused_id, "run") == f"run_{'0' * 26}"
+    monkeypatch.setattr(ids, "new_id", lambda kind: next(made))
+    assert await db.read(ids.make_unused_id, "run") == f"run_{'0' * 26}"
 
 
 async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database) -> None:

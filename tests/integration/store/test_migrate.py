@@ -222,7 +222,7 @@ def test_a_schema_that_is_not_known_is_refused_unchanged(engine: sa.Engine, sche
         connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{schema}'"))
     with pytest.raises(Unavailable, match=f"has schema {schema};") as refused:
         migrate.migrate(engine, lambda: pytest.fail("a copy of what is not changed"))
-    assert "Start the version that made it" in (refused.value.hint or "")
+    assert "Start the version that created it" in (refused.value.hint or "")
     assert "move kapelle.db away" in (refused.value.hint or "")
     assert migrate.read_revision(engine) == schema
 
@@ -230,6 +230,6 @@ def test_a_schema_that_is_not_known_is_refused_unchanged(engine: sa.Engine, sche
 def test_a_database_of_another_program_is_refused(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE tasks (mine TEXT)"))
-    with pytest.raises(Unavailable, match="a table tasks that Kapelle did not make"):
+    with pytest.raises(Unavailable, match="a table tasks that Kapelle did not create"):
         migrate.migrate(engine)
     assert sa.inspect(engine).get_table_names() == ["tasks"]

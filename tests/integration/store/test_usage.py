@@ -9,7 +9,7 @@ from tests.integration.rows import task_row
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import CheckResult
-from kapelle.domain.views import By, UsageFilter
+from kapelle.domain.usage import By, UsageFilter
 from kapelle.store import attempts, tasks, usage
 from kapelle.store.database import Connection, Database
 

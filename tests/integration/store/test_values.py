@@ -9,7 +9,7 @@ from tests.integration.engine.test_run_control import add_run
 
 from kapelle.store import events, runs, steps, tables
 from kapelle.store.database import Connection, Database
-from kapelle.store.query import Statement
+from kapelle.store.statements import Statement
 
 
 async def test_numbers_that_json_does_not_know_are_null(db: Database) -> None:

@@ -174,7 +174,7 @@ def test_the_first_agent_that_is_free_again_ends_the_wait() -> None:
     soon = NOW + timedelta(seconds=5)
     outcome = ended(FailureClass.RATE_LIMIT, History(1, others_free_at=soon))
     assert (outcome.waiting_for, outcome.not_before) == ("rate_limit", soon)
-    assert (outcome.reason or "").startswith("all of its agents are limited; the last: ")
+    assert (outcome.reason or "").startswith("all of its agents are rate-limited; the last: ")
 
 
 def test_a_stalled_agent_is_nudged_once() -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.schedule import MissedPolicy, ScheduleSpec, require_cron, require_zone
 from kapelle.domain.specs import TaskSpec
-from kapelle.engine.schedules.slots import next_slot
+from kapelle.engine.schedules.calendar import next_slot
 
 AT = "2026-11-01T03:00:00Z"
 
@@ -51,13 +51,13 @@ def test_each_way_to_be_triggered(trigger: dict[str, Any]) -> None:
     ("values", "said"),
     [
         ({}, "a trigger is missing"),
-        ({"cron": "* * * * *", "at": AT}, "`cron` and `at` exclude each other"),
-        ({"at": AT, "every_s": 5}, "`at` and `every_s` exclude each other"),
-        ({"every_s": 5, "after": "x"}, "not with `every_s`"),
+        ({"cron": "* * * * *", "at": AT}, "`cron` and `at` cannot be combined"),
+        ({"at": AT, "every_s": 5}, "`at` and `every_s` cannot be combined"),
+        ({"every_s": 5, "after": "x"}, "cannot be combined with `every_s`"),
         ({"every_s": 0.1}, "greater than or equal to 1"),
         ({"at": "soon"}, "`at`: 'soon' is not a time: write 2h, 18:30 or 2030-01-31T18:30"),
         ({"at": AT, "expires_at": AT}, "`expires_at` must be later than `at`"),
-        ({"at": "9999-12-31T23:59:59-14:00"}, "the year must lie between"),
+        ({"at": "9999-12-31T23:59:59-14:00"}, "the year must be between"),
         ({"cron": "0 3 * *"}, "has 4 fields instead of five: minute, hour"),
         ({"cron": "0 0 3 * * *"}, "has 6 fields instead of five"),
         ({"cron": "0 25 * * *"}, "an hour is 0 to 23"),
@@ -65,11 +65,11 @@ def test_each_way_to_be_triggered(trigger: dict[str, Any]) -> None:
         ({"cron": "0 0 31 2 *"}, "must exist in one of the months"),
         ({"cron": "0 0 * 13 *"}, "a month is 1 to 12"),
         ({"cron": "0 0 * * funday"}, "a day of the week is 0 to 7"),
-        ({"cron": "0 0 */31 2 mon#5"}, "never comes"),
-        ({"cron": "* * * * *", "timezone": "berlin"}, "perhaps Europe/Berlin"),
-        ({"cron": "* * * * *", "timezone": "New York"}, "perhaps America/New_York"),
-        ({"cron": "* * * * *", "timezone": "Europe/Berln"}, "perhaps Europe/Berlin"),
-        ({"cron": "* * * * *", "timezone": "xyzzy"}, "such as Europe/Berlin or UTC"),
+        ({"cron": "0 0 */31 2 mon#5"}, "never matches"),
+        ({"cron": "* * * * *", "timezone": "berlin"}, "did you mean Europe/Berlin"),
+        ({"cron": "* * * * *", "timezone": "New York"}, "did you mean America/New_York"),
+        ({"cron": "* * * * *", "timezone": "Europe/Berln"}, "did you mean Europe/Berlin"),
+        ({"cron": "* * * * *", "timezone": "xyzzy"}, "for example, Europe/Berlin or UTC"),
         ({"cron": "* * * * *", "timezone": "../../etc/passwd"}, "is not a time zone"),
         ({"cron": "* * * * *", "colour": "red"}, "Extra inputs are not permitted"),
         ({"cron": "* * * * *", "max_runs": 0}, "greater than or equal to 1"),

@@ -1,7 +1,7 @@
 import { useSyncExternalStore } from 'react';
 import type { Attempt } from './client';
 
-/** What the agent of a running attempt said or did last. */
+/** The latest line of a running attempt's agent. */
 export interface Activity {
   at: string;
   task_id: string;
@@ -17,7 +17,7 @@ export interface Activity {
 const MOST_AT_ONCE = 20;
 const [SLOTS, SLOT_MS] = [16, 5000];
 
-/** What agents do, by their attempts: each part of the page that shows one is told of that one alone. */
+/** The activities by attempt; each component subscribes to one attempt. */
 class Activities {
   private last = new Map<string, Activity>();
   private watchers = new Map<string, Set<() => void>>();
@@ -81,10 +81,10 @@ class Activities {
 
 export const activities = new Activities();
 
-/** How many bytes an attempt printed in each of the last slots of a few seconds. */
+/** The bytes that an attempt printed in each of the last time slots. */
 export const pulseOf = (attemptId: string): number[] => activities.pulse(attemptId);
 
-/** What an attempt's agent does at this moment, as the daemon tells it. */
+/** The current activity of an attempt, as the daemon reports it. */
 export function useActivity(attemptId: string): Activity | undefined {
   return useSyncExternalStore(
     (watcher) => activities.watch(attemptId, watcher),

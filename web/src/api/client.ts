@@ -17,7 +17,7 @@ export type UsageSum = Schemas['UsageSum'];
 export type MergePreview = Schemas['MergePreview'];
 export type FieldError = Schemas['FieldError'];
 
-/** What the daemon refused, in its own words. */
+/** An error that the daemon answered with. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -30,7 +30,7 @@ export class ApiError extends Error {
   }
 }
 
-const AWAY = new ApiError(0, 'unavailable', 'The daemon does not answer.', null);
+const AWAY = new ApiError(0, 'unavailable', 'The daemon is unreachable.', null);
 
 export const api = createClient<paths>({ baseUrl: '' });
 
@@ -62,7 +62,7 @@ interface Answer<T> {
   response: Response;
 }
 
-/** What a request gives, or an ApiError. */
+/** Returns the data of a response; throws ApiError. */
 export async function ask<T>(request: Promise<Answer<T>>): Promise<T> {
   let answer: Answer<T>;
   try {

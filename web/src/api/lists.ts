@@ -13,7 +13,7 @@ export interface Filter {
   run_id?: string;
   project?: string;
   flagged?: boolean;
-  /** What was put away, too. */
+  /** Include archived work. */
   archived?: boolean;
   limit?: number;
   /** Words in titles and ids. */
@@ -31,7 +31,7 @@ export interface Filter {
 
 const ANSWERED = ['q', 'state', 'agent', 'kind', 'tag', 'repository', 'since', 'pr'] as const;
 
-/** Whether a filter has fields that only the daemon compares with work. */
+/** Tells whether only the daemon can apply a filter. */
 export const isAnswered = (filter: Filter): boolean => ANSWERED.some((name) => filter[name] !== undefined);
 
 export interface Page {

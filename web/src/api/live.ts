@@ -7,7 +7,7 @@ import { refreshNeeds } from './needs';
 const BATCH_MS = 60;
 const SLOW_MS = 1000;
 const MOST_AT_ONCE = 20;
-/** What is listed under its own name. */
+/** Lists with keys of their own. */
 const KEPT = new Set(['learning', 'note', 'template']);
 
 /** Keeps what was read as the history says it is now; the returned function ends it. */

@@ -18,7 +18,7 @@ async function readNeeds(project: string | undefined, cause: string | undefined,
   return page;
 }
 
-/** What needs the person, page by page; of one cause alone, one by one. */
+/** The needs, page by page; for one cause, each need by itself. */
 export function useNeedPages(project?: string, cause?: string) {
   const queries = useQueryClient();
   const list = useInfiniteQuery({
@@ -37,7 +37,7 @@ export function useNeedPages(project?: string, cause?: string) {
   }, [due, queries]);
   return {
     needs: list.data?.pages.flatMap((page) => page.needs) ?? [],
-    /** How many rows there are, and how many tasks and runs they stand for. */
+    /** The number of rows, and of the tasks and runs in them. */
     rows: first?.rows ?? 0,
     total: first?.total ?? 0,
     isPending: list.isPending,
@@ -56,7 +56,7 @@ export async function idsOfCause(project: string | undefined, cause: string): Pr
   return ids;
 }
 
-/** What started and ended since a moment, counted over all work. */
+/** The totals of work that started or ended since a moment. */
 export const useSums = (since: string, project?: string) =>
   useQuery({
     queryKey: ['sums', since, project ?? null],

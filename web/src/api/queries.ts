@@ -36,7 +36,7 @@ export function useWork(filter: Filter) {
   });
 }
 
-/** What is right inside some runs, by their ids. */
+/** The direct parts of some runs, by run id. */
 export function useInside(ids: string[]): Map<string, Work[]> {
   // The oldest first: in the order in which the run began them.
   const combine = useCallback(
@@ -68,19 +68,19 @@ export function useActive(project?: string) {
   return {
     work,
     isPending: begun.isPending || next.isPending,
-    /** How much of it is not listed. */
+    /** The amount of work that is not listed. */
     unlisted: Math.max(0, (total ?? 0) - work.length),
   };
 }
 
-/** How much work a filter finds on all pages; a list that is kept live does not know that. */
+/** The number of matches on all pages; a live list does not know it. */
 export const useTotal = (filter: Filter): number | undefined =>
   useQuery({
     queryKey: ['sums', 'work', filter],
     queryFn: async () => (await readPage({ ...filter, limit: 1 }, null)).total,
   }).data;
 
-/** How much work has not ended, without parts of runs. */
+/** The amount of open work, without parts of runs. */
 export const useOpenCount = (project?: string): number =>
   useTotal({ status: [...BEGUN, ...NEXT], project }) ?? 0;
 
@@ -199,7 +199,7 @@ export const useDiff = (id: string) =>
 
 const UNREAD_MS = 2000;
 
-/** What people said to a task. That an agent has read it is no event, so it is asked for. */
+/** The messages to a task. Delivery is not an event, so it is polled. */
 export const useMessages = (id: string): PersonMessage[] =>
   useQuery({
     queryKey: ['of', id, 'messages'],

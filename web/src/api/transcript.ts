@@ -26,7 +26,7 @@ export interface Line {
 /** So many lines of output are read at first, and with each step back; to get somewhere, more at once. */
 const [SOME, MANY] = [300, 5000];
 
-/** What comes so soon was there before. */
+/** Lines that arrive within this time existed before. */
 const BURST_MS = 1500;
 
 const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
@@ -39,14 +39,14 @@ const lineOf = (event: StreamEvent): Line => ({
 interface Held {
   lines: Line[];
   done: boolean;
-  /** Whether something may come before the first line. */
+  /** Tells whether there may be earlier lines. */
   more: boolean;
 }
 
-/** Whether a line is the beginning of the first attempt. */
+/** Tells whether a line begins the first attempt. */
 const isFirst = (line: Line | undefined): boolean => line?.place.startsWith('1:0:0:') ?? false;
 
-/** Whether nothing of its attempt comes before a line. */
+/** Tells whether a line is the first one of its attempt. */
 export const beginsAttempt = (line: Line | undefined): boolean => /^\d+:0:0:/.test(line?.place ?? '');
 
 type Change = { add: Line[]; anew: boolean } | { before: Line[] } | 'begun' | 'done';
@@ -63,7 +63,7 @@ function changed(held: Held, change: Change): Held {
   return { ...held, lines: joined(change.before, held.lines), more: !isFirst(first) };
 }
 
-/** Whether a line belongs to the head of a part: the attempt, and what people said before it began. */
+/** Tells whether a line belongs to the head of a part: the attempt, and the messages before it. */
 const isHead = (line: Line): boolean => line.kind === 'attempt' || (line.kind === 'person' && !line.at_work);
 
 /** Each part begins with the attempt that it is of. */
@@ -87,7 +87,7 @@ async function filled(lines: Line[], back: Back): Promise<Line[]> {
   return found;
 }
 
-/** What a stream of a transcript tells, a frame's worth at a time; read again when a task that had ended goes on. */
+/** The lines of a transcript stream, in batches of a frame; read again when an ended task continues. */
 function useStream(url: string | null, active: boolean, back?: Back): [Held, (before: Line[]) => void] {
   const [held, change] = useReducer(changed, { lines: [], done: false, more: false });
   const [reading, readAgain] = useState(0);
@@ -139,7 +139,7 @@ interface Transcript extends Held {
   reach: (place: string) => Promise<void>;
 }
 
-/** What was said and done in a task: its end, then what comes, and backwards as far as one asks for. */
+/** The transcript of a task: its end, then new lines, and earlier lines on request. */
 export function useTranscript(id: string, active: boolean): Transcript {
   const [held, put] = useStream(address(id, `follow=true&tail=${SOME}`), active, (first) =>
     readBefore(id, first.place, SOME),
@@ -178,6 +178,6 @@ async function readBefore(id: string, place: string, limit: number): Promise<Lin
   return lines;
 }
 
-/** What one would go to in a transcript, all of it, in short. */
+/** The outline of a whole transcript. */
 export const useOutline = (id: string, active: boolean, wanted: boolean): Held =>
   useStream(wanted ? address(id, 'follow=true&outline=true') : null, active)[0];

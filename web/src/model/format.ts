@@ -57,6 +57,9 @@ export function moment(at: string, seconds = false): string {
   return `${(when.getFullYear() === now.getFullYear() ? DAY : DATE).format(when)} ${time}`;
 }
 
+/** A value with at most one decimal, and with none from 100 on. */
+const rounded = (value: number): number => (value >= 100 ? Math.round(value) : Math.round(value * 10) / 10);
+
 export function bytes(count: number): string {
   if (count < 1000) return `${count} B`;
   const units = ['kB', 'MB', 'GB', 'TB'];
@@ -66,15 +69,15 @@ export function bytes(count: number): string {
     value /= 1000;
     unit += 1;
   }
-  return `${value >= 100 ? Math.round(value) : Math.round(value * 10) / 10} ${units[unit]}`;
+  return `${rounded(value)} ${units[unit]}`;
 }
 
 /** A large count, shortened: 1.7 M, 27 k. */
 export function short(count: number): string {
   if (count < 1000) return String(count);
-  const [value, unit] =
-    count < 1e6 ? [count / 1e3, 'k'] : count < 1e9 ? [count / 1e6, 'M'] : [count / 1e9, 'G'];
-  return `${value >= 100 ? Math.round(value) : Math.round(value * 10) / 10} ${unit}`;
+  if (count < 1e6) return `${rounded(count / 1e3)} k`;
+  if (count < 1e9) return `${rounded(count / 1e6)} M`;
+  return `${rounded(count / 1e9)} G`;
 }
 
 interface Results {

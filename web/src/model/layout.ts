@@ -36,7 +36,7 @@ export interface Measure {
   /** The space between columns, in which lines are drawn. */
   bend: number;
   height: number;
-  /** How many items stand beside one another at most. */
+  /** The maximum number of items side by side. */
   columns: number;
 }
 
@@ -163,7 +163,7 @@ function layered(group: Item[], edges: Map<string, Set<string>>, measure: Measur
   return drawn(columns, routes, measure);
 }
 
-/** How far behind the first ones each item is. */
+/** The distance of each item from the first ones. */
 function depths(group: Item[], edges: Map<string, Set<string>>): Map<string, number> {
   const known = new Map<string, number>();
   const of = (id: string, seen: Set<string>): number => {

@@ -1,5 +1,5 @@
 import type { Work } from '../api/client';
 
-/** Whether a person wants to see it again only later. */
+/** Tells whether a person has snoozed this work. */
 export const isSnoozed = (work: Work, now: number): boolean =>
   !!work.snoozed_until && Date.parse(work.snoozed_until) > now;

@@ -1,13 +1,13 @@
 import { type Attempt, isRun, type UsageSum, type Work } from '../api/client';
 import { money, percent, short } from './format';
 
-/** A sum of the prices that are known, null when none is, and how many are not. */
+/** A sum of the known prices, null if there is none, and the number of unknown ones. */
 export interface Price {
   usd: number | null;
   unknown: number;
 }
 
-/** A price as it is said everywhere: at least so much where a part of it is not known. */
+/** A price as text; ≥ marks a price of which a part is unknown. */
 export function price({ usd, unknown }: Price): string {
   if (usd === null) return unknown > 0 ? 'unknown' : '–';
   return `${unknown > 0 ? '≥ ' : ''}${money(usd)}`;
@@ -18,7 +18,7 @@ export const priceOfSum = (sum: UsageSum): Price => ({
   unknown: sum.unknown_cost + sum.unreported,
 });
 
-/** A sum of tokens: at least so many where some attempts reported none. */
+/** A sum of tokens as text; ≥ marks a sum that lacks attempts without a report. */
 export function tokens(count: number, sum: UsageSum): string {
   if (sum.unreported === 0) return short(count);
   return sum.input_tokens + sum.output_tokens > 0 ? `≥ ${short(count)}` : 'unknown';
@@ -28,7 +28,7 @@ export function tokens(count: number, sum: UsageSum): string {
 export const cachedShare = (cached: number, input: number): string =>
   input > 0 ? percent(cached, input) : '';
 
-/** What it costs so far, undefined while nobody could know; now is what its running attempt tells. */
+/** The price so far, undefined while it cannot be known; now is the usage of the running attempt. */
 export function priceOf(work: Work, now?: Attempt['usage']): Price | undefined {
   if (isRun(work)) {
     const { agent_calls, cost_usd } = work.spent;

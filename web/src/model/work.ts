@@ -65,7 +65,7 @@ export function stateInside(run: Run, all: Work[]): State {
 
 const WAITS = new Set<State>(['limit', 'queued', 'blocked']);
 
-/** What an attempt came to. */
+/** The state of an attempt. */
 export function attemptState(attempt: Attempt, task: Task): State {
   if (attempt.status === 'running') return 'run';
   if (attempt.status === 'completed') {
@@ -80,10 +80,10 @@ export function attemptState(attempt: Attempt, task: Task): State {
 export const named = (reason: string, titleOf: (id: string) => string | undefined): string =>
   reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titleOf(id) ?? id);
 
-/** Where work is done: the top of its repository, or its directory. */
+/** The repository of work, or else its directory. */
 export const repositoryOf = (work: Work): string => work.repository ?? work.directory;
 
-/** Whether a run begins nothing more, and is paused once its agents have ended. */
+/** Tells whether a run starts nothing more and is paused when its agents have ended. */
 export const isPausing = (work: Work): boolean =>
   isRun(work) && work.status === 'running' && work.stop === 'pause';
 
@@ -99,14 +99,14 @@ export function verdict(work: Work, now: number, inside: string[] = []): [string
       return ofRun(work, since, doing(inside) || reason);
     }
     case 'waiting':
-      if (!asksYou(work)) return ['Waits.', reason];
+      if (!asksYou(work)) return ['Waiting.', reason];
       // What it asks stands below, with the field for the answer.
       return ['Needs you.', ''];
     case 'completed':
       if (work.merged_at) return ['Merged.', reason];
       return completed(work, reason);
     case 'failed':
-      return stateOf(work) === 'lost' ? ['Nobody saw the end.', reason] : ['Failed.', reason];
+      return stateOf(work) === 'lost' ? ['Outcome unknown.', reason] : ['Failed.', reason];
     case 'blocked':
       return ['Blocked.', reason];
     default:
@@ -125,33 +125,31 @@ function completed(work: Work, reason: string): [string, string] {
   if (checks.length > 0) {
     return ['Completed, not proven:', [sentence(blindLine(checks)), reason].filter(Boolean).join(' ')];
   }
-  if (!canMerge(work)) return ['Completed.', reason || 'Nothing was checked.'];
+  if (!canMerge(work)) return ['Completed.', reason || 'No checks ran.'];
   return ['Completed, not proven:', [`${proofLine(work)}.`, reason].filter(Boolean).join(' ')];
 }
 
 const ending = (agents: number): string =>
   agents > 0
-    ? `It begins nothing more, and waits for ${counted(agents, 'agent')} to end.`
-    : 'It begins nothing more, and waits for what is under way to end.';
+    ? `The run starts no more work and waits for ${counted(agents, 'agent')}.`
+    : 'The run starts no more work and waits for its active work.';
 
 function doing(titles: string[]): string {
   const last = titles.at(-1);
   if (last === undefined) return '';
-  if (titles.length > 3) return `${titles.length} of its parts are running.`;
+  if (titles.length > 3) return `${titles.length} parts are running.`;
   const before = titles.slice(0, -1).join(', ');
   return before ? `${before} and ${last} are running.` : `${last} is running.`;
 }
 
-/** What a run is at, then for how long, how well, and with what. */
+/** The progress of a run, then its duration, best score and active parts. */
 function ofRun(run: Run, since: string, reason: string): [string, string] {
   const { iteration, step, steps, phase, best } = run.progress as Progress;
   const most = run.spec.max_iterations;
-  const at =
-    typeof iteration === 'number'
-      ? `Iteration ${iteration}${typeof most === 'number' && most > 0 ? ` of ${most}` : ''}`
-      : typeof step === 'number'
-        ? `Step ${step} of ${String(steps)}`
-        : '';
+  const limit = typeof most === 'number' && most > 0 ? ` of ${most}` : '';
+  let at = '';
+  if (typeof iteration === 'number') at = `Iteration ${iteration}${limit}`;
+  else if (typeof step === 'number') at = `Step ${step} of ${String(steps)}`;
   const target = typeof run.spec.target === 'number' ? `, target ${run.spec.target}` : '';
   const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', reason];
   if (!at) return [since, reason];
@@ -166,25 +164,25 @@ function atWorkOn(task: Task): string {
 
 export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
 
-/** What it costs so far; null when a part of it has no price. */
+/** The cost so far; null if a part of it has no price. */
 export function costOf(work: Work): number | null | undefined {
-  const found = priceOf(work);
-  return found && (found.unknown > 0 ? null : found.usd);
+  const price = priceOf(work);
+  return price && (price.unknown > 0 ? null : price.usd);
 }
 
-/** Whether a pull request is open at its forge. */
+/** Tells whether the pull request is open at its forge. */
 export const isOpen = (work: Work): boolean => ['draft', 'open'].includes(work.delivery?.state ?? '');
 
-/** Whether a merge or pull request that was asked for needs somebody. */
+/** Tells whether the delivery of work needs a person. */
 export const isUndelivered = (work: Work): boolean =>
   work.delivery?.status === 'failed' ||
   (work.status === 'completed' && work.delivery?.status === 'pending' && !!work.delivery.reason) ||
   (isOpen(work) && work.delivery?.ci === 'failed');
 
-/** Whether a result lies on a branch that nobody has merged. */
+/** Tells whether completed work has an unmerged branch. */
 export const canMerge = (work: Work): boolean => work.status === 'completed' && isUnmerged(work);
 
-/** Whether a run that did not reach what it should have left something on its branch. */
+/** Tells whether an unsuccessful run has an unmerged branch. */
 export const canMergeAnyway = (work: Work): work is Run =>
   isRun(work) && ['failed', 'cancelled'].includes(work.status) && isUnmerged(work);
 
@@ -193,14 +191,12 @@ function isUnmerged({ merged_at, workspace }: Work): boolean {
   return !merged_at && !owner && !!branch && !!commit && commit !== base_commit;
 }
 
-/** What keeps work from being merged as it is, by what its daemon tells of the merge. */
-export const obstacle = (preview: MergePreview): string | null =>
-  preview.problem ??
-  (preview.conflicts.length > 0
-    ? `conflicts in ${counted(preview.conflicts.length, 'file')}`
-    : preview.dirty.length > 0
-      ? `${counted(preview.dirty.length, 'file')} of your checkout in its way`
-      : null);
+/** The reason why work cannot be merged as it is; null if it can. */
+export function obstacle({ problem, conflicts, dirty }: MergePreview): string | null {
+  if (problem !== null) return problem;
+  if (conflicts.length > 0) return `conflicts in ${counted(conflicts.length, 'file')}`;
+  return dirty.length > 0 ? `${counted(dirty.length, 'changed file')} in your checkout` : null;
+}
 
 export const isMergeable = (work: Work): boolean => canMerge(work) && work.verified === true;
 
@@ -216,7 +212,7 @@ export interface Progress {
   [fact: string]: unknown;
 }
 
-/** How far a run is, in a word or two. */
+/** The progress of a run in a few words. */
 export function progressOf(run: Run): string {
   const facts = run.progress as Progress;
   if (run.status === 'waiting') return 'needs you';

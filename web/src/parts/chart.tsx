@@ -1,6 +1,6 @@
 import { type ReactNode, type RefObject, useLayoutEffect, useRef, useState } from 'react';
 
-/** How wide a box is, and a reference to give to that box. */
+/** The width of a box, and a ref for the box. */
 export function useWidth<Box extends HTMLElement = HTMLDivElement>(
   least: number,
 ): [RefObject<Box | null>, number] {
@@ -18,12 +18,12 @@ export function useWidth<Box extends HTMLElement = HTMLDivElement>(
 
 interface Props {
   title: ReactNode;
-  /** What the picture says, for those who do not see it. */
+  /** The text alternative of the picture. */
   label: string;
   legend?: ReactNode;
   height: number;
   least?: number;
-  /** What is in it may be gone to. */
+  /** The picture contains links. */
   links?: boolean;
   children: (width: number) => ReactNode;
 }

@@ -52,10 +52,10 @@ export function Choices<T extends string>(props: {
 export const share = (value: number): CSSProperties =>
   ({ '--v': Math.max(0, Math.min(1, value)) }) as CSSProperties;
 
-/** Whether a limit of which so much is used is worth a warning. */
+/** Tells whether the used share of a limit deserves a warning. */
 export const near = (part: number): boolean => part >= 0.8;
 
-/** How much of a limit is used. */
+/** The used share of a limit. */
 export function Meter({
   name,
   used,
@@ -79,7 +79,7 @@ export function Meter({
   );
 }
 
-/** What the daemon said against something, at the place that it is about. */
+/** An error of the daemon, beside the control that caused it. */
 export function Problem({ error }: { error: ApiError | Error | null | undefined }) {
   if (!error) return null;
   const hint = 'hint' in error ? error.hint : null;

@@ -43,7 +43,7 @@ const SHAPES: Record<State, [label: string, shape: ReactNode]> = {
     </>,
   ],
   said: [
-    'said, not verified',
+    'reported, not verified',
     <>
       {ring(1.3, 6.3)}
       <path d="m5.2 8.2 2 2 3.7-4.2" strokeWidth="1.4" {...hollow} {...round} />
@@ -103,7 +103,7 @@ const SHAPES: Record<State, [label: string, shape: ReactNode]> = {
     </>,
   ],
   limit: [
-    'waiting for a limit',
+    'waiting for a rate limit',
     <>
       {ring()}
       <path d="M8 4.8V8l2.2 1.6" strokeWidth="1.4" {...hollow} {...round} />
@@ -124,7 +124,7 @@ const SHAPES: Record<State, [label: string, shape: ReactNode]> = {
     </>,
   ],
   todo: ['not yet', ring(1.3)],
-  none: ['not asked for', <path key="n" d="M4.5 8h7" strokeWidth="1.5" {...hollow} {...round} />],
+  none: ['not applicable', <path key="n" d="M4.5 8h7" strokeWidth="1.5" {...hollow} {...round} />],
 };
 
 /** A state, as the one sign that it has everywhere; its words are said with it unless they stand beside it. */
@@ -145,7 +145,7 @@ export function Glyph({ state, label }: { state: State; label?: string }) {
   );
 }
 
-/** What the signs of a picture mean. */
+/** The legend of a picture. */
 export const Legend = ({ of }: { of: Partial<Record<State, string>> }) => (
   <span className="legend end">
     {(Object.entries(of) as [State, string][]).map(([state, words]) => (

@@ -11,16 +11,16 @@ interface Proof {
 }
 
 function ofTask(task: Task): Proof[] {
-  const found: Proof[] = [];
+  const proofs: Proof[] = [];
   const last = latest(task);
   if (task.status === 'cancelled') return [{ state: 'cancelled', text: task.reason ?? 'cancelled' }];
-  if (last?.status === 'lost') found.push({ state: 'lost', text: 'nobody saw the end' });
-  else if (last?.claimed === 'success') found.push({ state: 'said', text: 'said' });
-  else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'said it failed' });
-  found.push(ofChecks(task));
-  if (task.merged_at) found.push({ state: 'merged', text: 'merged' });
-  else if (isMergeable(task)) found.push({ state: 'todo', text: 'not merged' });
-  return found;
+  if (last?.status === 'lost') proofs.push({ state: 'lost', text: 'outcome unknown' });
+  else if (last?.claimed === 'success') proofs.push({ state: 'said', text: 'reported success' });
+  else if (last?.claimed === 'failure') proofs.push({ state: 'bad', text: 'reported failure' });
+  proofs.push(ofChecks(task));
+  if (task.merged_at) proofs.push({ state: 'merged', text: 'merged' });
+  else if (isMergeable(task)) proofs.push({ state: 'todo', text: 'not merged' });
+  return proofs;
 }
 
 function ofChecks(task: Task): Proof {
@@ -30,7 +30,7 @@ function ofChecks(task: Task): Proof {
   if (count > 0 && !areProof(task.checks)) return { state: 'said', text: `${count} of ${count}, not proven` };
   if (count > 0) return { state: 'ok', text: `${count} of ${count}` };
   if (task.status === 'failed' && task.reason) return { state: 'bad', text: task.reason };
-  return { state: 'none', text: 'nothing checked' };
+  return { state: 'none', text: 'no checks' };
 }
 
 /** The number of a pull request, and the way to it at its forge. */
@@ -44,15 +44,21 @@ export function PullRequest({ work }: { work: Work }) {
   );
 }
 
-function ofDelivery(work: Work): Proof[] {
-  const told = work.delivery;
-  if (told?.mode !== 'pr' || !told.number) return [];
-  const state = told.state === 'merged' ? 'merged' : told.ci === 'failed' ? 'bad' : 'todo';
-  const ci = isOpen(work) && told.ci && told.ci !== 'none' ? `, CI ${told.ci}` : '';
-  return [{ state, text: `pull request ${told.number} ${told.state}${ci}` }];
+/** The state that the glyph of a pull request shows. */
+export function pullRequestState({ state, ci }: { state?: string | null; ci?: string | null }): State {
+  if (state === 'merged') return 'merged';
+  return ci === 'failed' ? 'bad' : 'todo';
 }
 
-/** How far the claim of a piece of work has been carried, in one line. */
+function ofDelivery(work: Work): Proof[] {
+  const { delivery } = work;
+  if (delivery?.mode !== 'pr' || !delivery.number) return [];
+  const ci = isOpen(work) && delivery.ci && delivery.ci !== 'none' ? `, CI ${delivery.ci}` : '';
+  const text = `pull request ${delivery.number} ${delivery.state}${ci}`;
+  return [{ state: pullRequestState(delivery), text }];
+}
+
+/** The evidence for work, in one line. */
 export function Proofs({ work }: { work: Work }) {
   const proofs = [...(isRun(work) ? ofRun(work) : ofTask(work)), ...ofDelivery(work)];
   return (
@@ -68,11 +74,11 @@ export function Proofs({ work }: { work: Work }) {
 }
 
 function ofRun(work: Work): Proof[] {
-  const found: Proof[] = [];
-  if (work.status === 'failed') found.push({ state: 'bad', text: work.reason ?? 'failed' });
-  else if (work.status === 'cancelled') found.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
-  else if (work.verified) found.push({ state: 'ok', text: 'verified' });
-  else found.push({ state: 'none', text: 'nothing checked' });
-  if (work.merged_at) found.push({ state: 'merged', text: 'merged' });
-  return found;
+  const proofs: Proof[] = [];
+  if (work.status === 'failed') proofs.push({ state: 'bad', text: work.reason ?? 'failed' });
+  else if (work.status === 'cancelled') proofs.push({ state: 'cancelled', text: work.reason ?? 'cancelled' });
+  else if (work.verified) proofs.push({ state: 'ok', text: 'verified' });
+  else proofs.push({ state: 'none', text: 'no checks' });
+  if (work.merged_at) proofs.push({ state: 'merged', text: 'merged' });
+  return proofs;
 }

@@ -1,6 +1,6 @@
 import { type RefObject, useEffect, useRef, useState } from 'react';
 
-/** Whether something has been scrolled into sight, for what is asked for only then. */
+/** Tells whether an element has been scrolled into sight, for data that is loaded only then. */
 export function useSeen<E extends Element>(): [RefObject<E | null>, boolean] {
   const place = useRef<E>(null);
   const [isSeen, see] = useState(false);

@@ -16,18 +16,17 @@ export const Table = (props: {
     <table className={`table cardy ${props.className ?? ''}`}>
       <thead>
         <tr>
-          {props.columns.map((column, place) =>
-            isNumber(column) ? (
-              <th key={place} className="num">
-                {column.num}
-              </th>
-            ) : column === '' ? (
-              // An empty heading would be read out as one without a name.
-              <td key={place} />
-            ) : (
-              <th key={place}>{column}</th>
-            ),
-          )}
+          {props.columns.map((column, place) => {
+            if (isNumber(column)) {
+              return (
+                <th key={place} className="num">
+                  {column.num}
+                </th>
+              );
+            }
+            // A screen reader would announce an empty heading as one without a name.
+            return column === '' ? <td key={place} /> : <th key={place}>{column}</th>;
+          })}
         </tr>
       </thead>
       <tbody>{props.children}</tbody>

@@ -36,7 +36,7 @@ export const Moment = ({ at, seconds }: { at: string; seconds?: boolean }) => (
   </time>
 );
 
-/** How long ago something was. */
+/** The time since a moment. */
 export function Age({ at, className }: { at: string; className?: string }) {
   const time = useNow();
   return (
@@ -46,7 +46,7 @@ export function Age({ at, className }: { at: string; className?: string }) {
   );
 }
 
-/** How long something has been going on, or took. */
+/** The duration of something, running or ended. */
 export function Elapsed({ from, to, className }: { from: string; to?: string | null; className?: string }) {
   const time = useNow();
   return <span className={className}>{clock(secondsBetween(from, to ?? time))}</span>;

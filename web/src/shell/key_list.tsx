@@ -3,7 +3,7 @@ import { Dialog } from '../parts/dialog';
 import { withCommand } from './keys';
 
 const KEYS: [string, string][] = [
-  ['/', `search or go to; ${withCommand('K')} too`],
+  ['/', `search or jump to; ${withCommand('K')} too`],
   ['c', 'new'],
   ['g n', 'Now'],
   ['g w', 'Work'],
@@ -14,19 +14,19 @@ const KEYS: [string, string][] = [
   ['j k', 'next, previous'],
   ['↵', 'open'],
   ['a', 'answer'],
-  ['m', 'merge, asks first'],
+  ['m', 'merge (asks first)'],
   ['r', 'continue or resume'],
-  ['x', 'cancel, asks first'],
+  ['x', 'cancel (asks first)'],
   ['p', 'pause'],
   ['[ ]', 'previous, next file of the changes'],
   ['f', 'find in the output, filter in Work'],
   ['G', 'to the end of a conversation or output'],
   ['esc', 'close a window; leave New'],
-  ['?', 'all keys of this page'],
+  ['?', 'all keyboard shortcuts'],
 ];
 
 export const KeyList = ({ close }: { close: () => void }) => (
-  <Dialog title="Keys" close={close}>
+  <Dialog title="Keyboard shortcuts" close={close}>
     <div className="keys">
       {KEYS.map(([keys, does]) => (
         <Fragment key={keys}>
@@ -39,6 +39,6 @@ export const KeyList = ({ close }: { close: () => void }) => (
         </Fragment>
       ))}
     </div>
-    <p className="hint mt-3">Single keys can be switched off in System › Settings.</p>
+    <p className="hint mt-3">Turn keyboard shortcuts off in System › Settings.</p>
   </Dialog>
 );

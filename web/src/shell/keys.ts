@@ -6,7 +6,7 @@ const layers: { current: Keys }[] = [];
 let first = '';
 let firstAt = 0;
 const PAIR_MS = 1500;
-/** Where this browser keeps whether keys alone do something: not for who speaks to the machine. */
+/** The stored preference for keyboard shortcuts: people with speech input turn them off. */
 const SINGLE_KEYS = 'kapelle.keys';
 
 const isTyping = (target: EventTarget | null): boolean =>
@@ -23,7 +23,7 @@ export function submitOnCommand(event: FieldKeyEvent<HTMLTextAreaElement>): void
   event.currentTarget.form?.querySelector<HTMLButtonElement>('[type=submit]')?.click();
 }
 
-/** What a key does in what is shown now. */
+/** The shortcuts of the current view. */
 const actionOf = (key: string): (() => unknown) | undefined =>
   layers.toReversed().find(({ current }) => current[key])?.current[key];
 

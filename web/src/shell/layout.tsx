@@ -25,7 +25,7 @@ const PRELOAD_AFTER_MS = 1500;
 
 type Open = 'palette' | 'keys' | 'more' | null;
 
-/** What stays around every view. */
+/** The frame around every view. */
 export function Layout() {
   const queries = useQueryClient();
   const navigate = useNavigate();
@@ -61,7 +61,7 @@ export function Layout() {
   return (
     <Toasts>
       <a className="skip" href="#main">
-        To the content
+        Skip to content
       </a>
       <Announcer />
       <div className="app">
@@ -91,7 +91,7 @@ export function View(props: { title: string; head?: ReactNode; end?: ReactNode; 
         {props.end ?? (
           <button type="button" className="find" onClick={() => press('/')}>
             <Icon name="search" />
-            <span>Search or go to</span>
+            <span>Search or jump to…</span>
             <kbd>/</kbd>
           </button>
         )}
@@ -110,8 +110,8 @@ function Away() {
     <div className="banner" role="alert">
       <Glyph state="bad" />
       <span>
-        <b>The daemon does not answer.</b> What you see is from {since}. Agents go on without it; this page
-        reconnects by itself.
+        <b>Daemon unreachable.</b> What you see is from {since}. Agents go on without it; this page reconnects
+        by itself.
       </span>
       <Button small onClick={retryNow}>
         Try now
@@ -127,7 +127,7 @@ function TabBar({ open }: { open: (what: Open) => void }) {
     activeProps: { 'aria-current': 'page' as const },
   });
   return (
-    <nav className="tabbar" aria-label="Places">
+    <nav className="tabbar" aria-label="Views">
       <Link to="/" {...current(true)}>
         <Icon name="now" />
         Now{needs > 0 && <span className="n">{needs}</span>}
@@ -156,7 +156,7 @@ function TabBar({ open }: { open: (what: Open) => void }) {
 const More = ({ close }: { close: () => void }) => (
   <Dialog title="More" close={close} className="sheet">
     <Scope chosen={close} />
-    <nav aria-label="More places">
+    <nav aria-label="More views">
       {PLACES.filter(({ isTab }) => !isTab).map(({ to, icon, text }) => (
         <Link key={to} to={to} onClick={close}>
           <Icon name={icon} />
@@ -165,7 +165,7 @@ const More = ({ close }: { close: () => void }) => (
       ))}
       <button type="button" onClick={switchTheme}>
         <Icon name="theme" />
-        Light or dark
+        Theme
       </button>
     </nav>
   </Dialog>

@@ -1,5 +1,5 @@
 import { useSyncExternalStore } from 'react';
 import { history, type Link } from '../api/history';
 
-/** Whether the daemon is there, and since when. */
+/** The state of the connection to the daemon. */
 export const useLink = (): Link => useSyncExternalStore(history.subscribe, history.current);

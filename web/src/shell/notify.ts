@@ -3,7 +3,7 @@ import { useEffect, useState } from 'react';
 import { type HistoryEvent, history } from '../api/history';
 import { usePreference } from './preferences';
 
-/** What an event is to a person who is elsewhere; nothing for most. */
+/** The notification for an event; most events have none. */
 function saidBy({ kind, data, run_id }: HistoryEvent): string | null {
   switch (kind) {
     case 'task.waiting':
@@ -48,7 +48,7 @@ const UNANSWERED =
   'The browser asks whether this page may notify you: allow it there, or at the sign beside the address.';
 const UNKNOWN = 'This browser has no notifications.';
 
-/** Whether this browser tells of what wants a person, how to change that, and why it could not be. */
+/** Whether desktop notifications are on, how to switch them, and the problem with that. */
 export function useNotices(): [boolean, () => Promise<void>, string | null] {
   const [kept, keep] = usePreference('notices', 'off');
   const [problem, say] = useState<string | null>(null);
@@ -61,8 +61,10 @@ export function useNotices(): [boolean, () => Promise<void>, string | null] {
     // A browser may leave it unanswered for ever.
     say(UNANSWERED);
     const answer = await Notification.requestPermission();
-    if (answer === 'granted') keep('on');
-    say(answer === 'granted' ? null : answer === 'denied' ? REFUSED : UNANSWERED);
+    if (answer === 'granted') {
+      keep('on');
+      say(null);
+    } else say(answer === 'denied' ? REFUSED : UNANSWERED);
   };
   return [on, change, problem];
 }

@@ -18,7 +18,7 @@ interface Goal {
   about: string;
   to: string;
   search?: Record<string, string>;
-  /** What is done instead of going somewhere. */
+  /** The action of an entry that is not a place. */
   act?: () => unknown;
   icon?: IconName;
   state?: State;
@@ -36,7 +36,7 @@ const act = (key: string, text: string, icon: IconName, does: () => unknown, abo
   icon,
 });
 
-/** What can be done with the work that is open. */
+/** Actions on the work of the current view. */
 function deedsOf(work: Work | undefined): Goal[] {
   if (!work) return [];
   const noun = isRun(work) ? 'run' : 'task';
@@ -50,7 +50,7 @@ function deedsOf(work: Work | undefined): Goal[] {
   ];
 }
 
-/** What can be begun, by its kind. */
+/** Entries for new work, by pattern. */
 function useBeginnings(): Goal[] {
   const patterns = usePatterns().data ?? [];
   const names = ['task', ...patterns.filter(({ is_broken }) => !is_broken).map(({ name }) => name)];
@@ -72,7 +72,7 @@ const goalOf = (work: Work): Goal => ({
   state: stateOf(work),
 });
 
-/** Where a hit stands; learnings and notes have no place here. */
+/** The view of a match; learnings and notes have none here. */
 function placeOf(hit: Hit): string | null {
   if (hit.id.startsWith('run_')) return `/runs/${hit.id}`;
   if (!hit.id.startsWith('task_')) return null;
@@ -112,8 +112,8 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
     const all = [
       ...GOALS,
       ...deedsOf(open),
-      act('theme', 'Switch between light and dark', 'theme', switchTheme),
-      act('keys', 'Show all keys', 'help', showKeys, '?'),
+      act('theme', 'Change theme', 'theme', switchTheme),
+      act('keys', 'Show keyboard shortcuts', 'help', showKeys, '?'),
       ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? []),
       ...(typed.trim() ? beginnings : []),
     ];
@@ -150,7 +150,7 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
     }
   };
   return (
-    <Dialog title="Search or go to" close={close} className="palette">
+    <Dialog title="Search or jump to…" close={close} className="palette">
       <div className="searchbox">
         <Icon name="search" />
         <input
@@ -158,7 +158,7 @@ export function Palette({ close, showKeys }: { close: () => void; showKeys: () =
           aria-expanded="true"
           aria-controls="goals"
           aria-activedescendant={goals[chosen] && `goal-${goals[chosen].key}`}
-          aria-label="Search or go to"
+          aria-label="Search or jump to…"
           placeholder="A place, an action, or work by its title, its id or its words"
           value={typed}
           onChange={(event) => {

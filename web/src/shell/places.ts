@@ -6,11 +6,11 @@ interface Place {
   icon: IconName;
   /** The keys that go there. */
   keys: string;
-  /** Whether a phone has a tab for it. */
+  /** Tells whether phones have a tab for the view. */
   isTab?: boolean;
 }
 
-/** Where one can go. */
+/** The views of the page. */
 export const PLACES: Place[] = [
   { to: '/', text: 'Now', icon: 'now', keys: 'g n', isTab: true },
   { to: '/work', text: 'Work', icon: 'work', keys: 'g w', isTab: true },

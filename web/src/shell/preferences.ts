@@ -6,7 +6,7 @@ const subscribe = (watcher: () => void) => {
   return () => watchers.delete(watcher);
 };
 
-/** What this browser remembers under a name. */
+/** A preference that the browser stores under a name. */
 export function usePreference(name: string, otherwise: string): [string, (value: string) => void] {
   const key = `kapelle.${name}`;
   const value = useSyncExternalStore(subscribe, () => localStorage.getItem(key) ?? otherwise);

@@ -26,7 +26,7 @@ export const Mark = () => (
   </svg>
 );
 
-/** What needs the person in the chosen project, as the daemon counts it. */
+/** The needs in the selected project, counted by the daemon. */
 export function useNeeds() {
   const [project] = useScope();
   return useNeedPages(project);
@@ -57,7 +57,7 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
   const open = useOpenCount(project);
   const planned = schedules.data?.schedules.filter((schedule) => schedule.status === 'active');
   return (
-    <nav className="side" aria-label="Places">
+    <nav className="side" aria-label="Views">
       <div className="brand">
         <Mark />
         <span className="label">Kapelle</span>
@@ -107,7 +107,7 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
 
 const MANAGE = '\u0000';
 
-/** Whether a project was made for one run, whose id its name ends with. */
+/** Tells whether a project was made for one run, whose id ends its name. */
 const isOfRun = (name: string): boolean => / \([0-9a-z]{6}\)$/.test(name);
 
 export function Scope({ chosen }: { chosen?: () => void }) {
@@ -137,7 +137,7 @@ export function Scope({ chosen }: { chosen?: () => void }) {
           <option key={name}>{name}</option>
         ))}
         {ofRuns.length > 0 && (
-          <optgroup label="Of one run, under way">
+          <optgroup label="Active runs">
             {ofRuns.map(({ name }) => (
               <option key={name}>{name}</option>
             ))}
@@ -151,7 +151,7 @@ export function Scope({ chosen }: { chosen?: () => void }) {
 
 const MOST_RUNS = 10;
 
-/** Runs under way, in two levels. */
+/** Active runs, in two levels. */
 function UnderWay({ work }: { work: Work[] }) {
   const runs = work.filter(isRun).filter((run) => !hasEnded(run));
   const inside = (parent: Run) => runs.filter((run) => run.parent_id === parent.id);
@@ -162,7 +162,7 @@ function UnderWay({ work }: { work: Work[] }) {
   if (rows.length === 0) return null;
   return (
     <>
-      <h2 className="label">Runs under way</h2>
+      <h2 className="label">Active runs</h2>
       <div className="under">
         {rows.map(([run, level]) => (
           <Link
@@ -189,7 +189,7 @@ function UnderWay({ work }: { work: Work[] }) {
 function Foot({ showKeys }: { showKeys: () => void }) {
   const link = useLink();
   const daemon = useDaemon();
-  const words = { live: 'Live', connecting: 'Connecting', away: 'Away' }[link.state];
+  const words = { live: 'Live', connecting: 'Connecting', away: 'Offline' }[link.state];
   return (
     <div className="foot">
       <span className="live">
@@ -197,7 +197,7 @@ function Foot({ showKeys }: { showKeys: () => void }) {
         <span className="label">{words}</span>
       </span>
       <span className="label">{daemon.data && `v${daemon.data.version}`}</span>
-      <button type="button" className="btn quiet icon sm" aria-label="Light or dark" onClick={switchTheme}>
+      <button type="button" className="btn quiet icon sm" aria-label="Theme" onClick={switchTheme}>
         <Icon name="theme" />
       </button>
       <button type="button" className="btn quiet icon sm" aria-label="Keys" onClick={showKeys}>

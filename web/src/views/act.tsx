@@ -2,9 +2,9 @@ import type { ComponentProps } from 'react';
 import { Button } from '../parts/controls';
 import { useLink } from '../shell/link';
 
-const WHY = 'The daemon does not answer';
+const WHY = 'Daemon unreachable';
 
-/** What a button that changes something has while the daemon is away. */
+/** The properties of a button that needs the daemon, while the daemon is unreachable. */
 export const useHeld = (): { disabled?: true; title?: string } =>
   useLink().state === 'away' ? { disabled: true, title: WHY } : {};
 

@@ -15,7 +15,7 @@ import { useReviewed } from './reviewed';
 
 type Look = 'unified' | 'split';
 
-/** What a piece of work changed, file by file. */
+/** The diff of work, file by file. */
 export function Changes({ work }: { work: Work }) {
   const diff = useDiff(work.id);
   const files = useMemo(() => parsePatch(diff.data?.patch ?? ''), [diff.data]);
@@ -34,8 +34,8 @@ export function Changes({ work }: { work: Work }) {
   if (diff.isPending) return <Loading lines={8} />;
   if (files.length === 0) {
     return (
-      <Empty title="Nothing was changed">
-        <p>What its branch and its worktree hold is what they began with.</p>
+      <Empty title="No changes">
+        <p>The branch and the worktree are the same as at the start.</p>
       </Empty>
     );
   }
@@ -53,7 +53,7 @@ export function Changes({ work }: { work: Work }) {
         <span className="faint">
           {files.filter(reviewed.has).length} of {files.length} reviewed
         </span>
-        {diff.data.truncated && <span className="c-you">It is too large to be shown in full.</span>}
+        {diff.data.truncated && <span className="c-you">The diff is too large to show in full.</span>}
         <span className="end desk">
           a line's number takes a comment · <kbd>[</kbd> <kbd>]</kbd> file before, after
           <Choices<Look>
@@ -98,7 +98,7 @@ interface TreeProps {
   at: number;
   go: (place: number) => void;
   has: (file: DiffFile) => boolean;
-  /** Whether the person has unfolded it. */
+  /** Tells whether the person has expanded the file. */
   open: boolean;
 }
 
@@ -194,7 +194,7 @@ function Lines({ lines, path, work, split }: LinesProps) {
     const at = placed(line);
     return at ? () => setOpen(placeOf(at)) : undefined;
   };
-  /** What is said about a line, or the field for it. */
+  /** The comment on a line, or the field for it. */
   const about = (line: DiffLine): ReactNode => {
     const at = placed(line);
     if (!at) return null;

@@ -1,6 +1,6 @@
 import { usePreference } from '../shell/preferences';
 
-/** What a person says about one line of a diff. */
+/** A comment of the person on a line of the diff. */
 export interface Comment {
   path: string;
   /** The number of the line: as it is now, or of a removed one as it was. */

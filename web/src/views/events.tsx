@@ -9,7 +9,7 @@ import { Moment, Said } from '../parts/text';
 import { eventWords } from './event_words';
 import { WorkId } from './work_link';
 
-/** What has happened is past: nothing here moves or waits. */
+/** Past events show no moving glyphs. */
 const STATES: Record<string, State> = {
   created: 'queued',
   queued: 'queued',
@@ -66,7 +66,7 @@ export function Events({ of }: { of: Of }) {
   }, [id, refetch]);
   if (read.isPending) return <Loading />;
   if (read.error) return <Problem error={read.error} />;
-  if (read.data.length === 0) return <Empty title="Nothing has happened yet" />;
+  if (read.data.length === 0) return <Empty title="No events yet" />;
   return (
     <ul className="nest panel happenings">
       {read.data.toReversed().map((event) => (

@@ -6,7 +6,7 @@ import { Glyph } from '../parts/glyph';
 import { Said } from '../parts/text';
 import { WorkTo } from './work_link';
 
-/** What is shown of one thing in a graph. */
+/** A node of a graph. */
 export interface Node extends Omit<Item, 'inside'> {
   title: string;
   about: string;

@@ -39,10 +39,10 @@ export function Login() {
           Kapelle
         </div>
         <h1>This browser is not logged in</h1>
-        <p>Type this on the machine where the daemon runs. It opens the page with a code that works once.</p>
+        <p>Run this command on the machine of the daemon. It opens the page with a one-time code.</p>
         <p className="cmd">kapelle open</p>
         <p className="faint">
-          Without a browser there, <code>kapelle open --print</code> prints the address.
+          <code>kapelle open --print</code> prints the address instead.
         </p>
         <Problem error={error} />
       </div>

@@ -33,7 +33,7 @@ function Times({ work }: { work: Work }) {
   if (isSnoozed(work, Date.now())) {
     return (
       <DropdownMenu.Item disabled={disabled} onSelect={() => mark.mutate({ snoozed_until: null })}>
-        Back to what needs you
+        End snooze
       </DropdownMenu.Item>
     );
   }
@@ -53,7 +53,7 @@ export const Later = ({ work }: { work: Work }) => (
   <DropdownMenu.Root modal={false}>
     <DropdownMenu.Trigger
       className="btn quiet sm icon"
-      aria-label={`Later: ${work.title}`}
+      aria-label={`Snooze: ${work.title}`}
       title="Later"
       {...useHeld()}
     >
@@ -76,7 +76,7 @@ export function MarkItems({ work }: { work: Work }) {
         disabled={useHeld().disabled}
         onSelect={() => mark.mutate({ flagged: !work.flagged_at })}
       >
-        {work.flagged_at ? 'Take the flag off' : 'Flag for attention'}
+        {work.flagged_at ? 'Remove flag' : 'Flag for attention'}
       </DropdownMenu.Item>
       <DropdownMenu.Label className="faint small">Later</DropdownMenu.Label>
       <Times work={work} />
@@ -84,7 +84,7 @@ export function MarkItems({ work }: { work: Work }) {
   );
 }
 
-/** What a person marked work with, each with the way to take that back where there is one. */
+/** The marks on work, each with a button to remove it if possible. */
 export function Marked({ work }: { work: Work }) {
   const mark = useMark(work);
   const snoozed = isSnoozed(work, useNow());
@@ -95,22 +95,22 @@ export function Marked({ work }: { work: Work }) {
         <p>
           <b>Flagged</b> <Moment at={work.flagged_at} />
           <Button small look="quiet" onClick={() => mark.mutate({ flagged: false })}>
-            Take the flag off
+            Remove flag
           </Button>
         </p>
       )}
       {snoozed && work.snoozed_until && (
         <p>
-          <b>Put off</b> until <Moment at={work.snoozed_until} />
+          <b>Snoozed</b> until <Moment at={work.snoozed_until} />
           <Button small look="quiet" onClick={() => mark.mutate({ snoozed_until: null })}>
-            Back to what needs you
+            End snooze
           </Button>
         </p>
       )}
       {work.archived_at && (
         <p>
           <b>Archived</b> <Moment at={work.archived_at} />
-          <span className="faint">it is not listed any more and cannot be continued</span>
+          <span className="faint">hidden from lists; cannot be continued</span>
         </p>
       )}
       <Problem error={mark.error} />

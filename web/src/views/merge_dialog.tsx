@@ -22,39 +22,39 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
         close();
       },
     });
-  const told = preview.data;
-  // That it did not reach its goal is said, and is what one goes past.
-  const seen = told && anyway ? { ...told, problem: null } : told;
-  const blocked = !!seen && obstacle(seen) !== null;
+  const answer = preview.data;
+  // The person knows that the run did not reach its goal, and merges anyway.
+  const shownPreview = answer && anyway ? { ...answer, problem: null } : answer;
+  const blocked = !!shownPreview && obstacle(shownPreview) !== null;
   return (
-    <Dialog title={`Merge into ${seen?.base ?? work.workspace.base ?? 'its base'}`} close={close}>
+    <Dialog title={`Merge into ${shownPreview?.base ?? work.workspace.base ?? 'its base'}`} close={close}>
       <p className="strong">
         <Said>{work.title}</Said>
       </p>
       {anyway && (
         <p>
-          It {work.status === 'failed' ? 'failed' : 'was cancelled'}: nothing shows that what is on its branch
-          is what was asked for.
+          It {work.status === 'failed' ? 'failed' : 'was cancelled'}: nothing shows that the work on its
+          branch meets its goal.
         </p>
       )}
       {preview.isPending && <Loading lines={2} />}
       <Problem error={preview.error} />
-      {seen && (
+      {shownPreview && (
         <ul className="said">
           <li>
-            {counted(seen.ahead, 'commit')} of <code>{work.workspace.branch}</code>
-            {seen.behind > 0 && `; the base is ${counted(seen.behind, 'commit')} further`}.
+            {counted(shownPreview.ahead, 'commit')} of <code>{work.workspace.branch}</code>
+            {shownPreview.behind > 0 && `; the base is ${counted(shownPreview.behind, 'commit')} ahead`}.
           </li>
-          {seen.already && <li>The base has all of it already.</li>}
+          {shownPreview.already && <li>The base already contains this work.</li>}
           {!blocked && <li>It merges cleanly.</li>}
-          {seen.check_again && <li>The checks are made once more on the result first.</li>}
-          {seen.problem && (
+          {shownPreview.check_again && <li>The checks run again on the result before the merge.</li>}
+          {shownPreview.problem && (
             <li className="c-bad">
-              <Said>{seen.problem}</Said>
+              <Said>{shownPreview.problem}</Said>
             </li>
           )}
-          <Files title="These files conflict:" files={seen.conflicts} />
-          <Files title="These files of your checkout are in the way:" files={seen.dirty} />
+          <Files title="These files conflict:" files={shownPreview.conflicts} />
+          <Files title="These files of your checkout are in the way:" files={shownPreview.dirty} />
         </ul>
       )}
       <Problem error={merge.error} />
@@ -63,7 +63,7 @@ export function MergeDialog({ work, close }: { work: Work; close: () => void }) 
           {merge.isPending ? 'Merging' : 'Merge'}
         </Act>
         <Button look="quiet" onClick={close}>
-          Not now
+          Cancel
         </Button>
       </div>
     </Dialog>
@@ -97,7 +97,7 @@ export function UndoMergeDialog({ work, close }: { work: Work; close: () => void
           {undo.isPending ? 'Undoing' : 'Undo merge'}
         </Act>
         <Button look="quiet" onClick={close}>
-          Not now
+          Cancel
         </Button>
       </div>
     </Dialog>

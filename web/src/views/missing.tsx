@@ -2,8 +2,8 @@ import { Link } from '@tanstack/react-router';
 import { Button } from '../parts/controls';
 import { View } from '../shell/layout';
 
-/** Where nothing is, or nothing is any more. */
-export const Missing = ({ what = 'There is no such page.' }: { what?: string }) => (
+/** The view for an unknown address. */
+export const Missing = ({ what = 'Page not found' }: { what?: string }) => (
   <View title="Not found">
     <div className="page">
       <div className="panel empty">

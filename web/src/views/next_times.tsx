@@ -42,7 +42,7 @@ export function cronWords(cron: string): string {
 export function NextTimes({ cron }: { cron: string }) {
   const times = nextTimes(cron, SHOWN);
   if (!times) return <>In {zone()}.</>;
-  if (times.length === 0) return <>This never comes.</>;
+  if (times.length === 0) return <>This date never occurs.</>;
   const words = cronWords(cron);
   return (
     <>

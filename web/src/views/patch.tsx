@@ -117,7 +117,7 @@ export interface LineCount {
   removed: number;
 }
 
-/** How many lines a patch adds and removes. */
+/** The numbers of lines that a patch adds and removes. */
 export function countLines(patch: string): LineCount {
   const count = { added: 0, removed: 0 };
   let inside = false;

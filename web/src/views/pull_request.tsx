@@ -8,12 +8,12 @@ import { Moment, Said } from '../parts/text';
 import { useToast } from '../parts/toast';
 import { useLink } from '../shell/link';
 
-/** How the pull request of a piece of work stands, what people said to it, and having that dealt with. */
+/** The state of a pull request, its comments, and a button to send them to the agent. */
 export function PullRequestSection({ work }: { work: Work }) {
   const [reads, read] = useState(false);
-  const told = usePullRequest(work.id, reads);
+  const pullRequest = usePullRequest(work.id, reads);
   if (!work.delivery?.number) return null;
-  const { status, state, ci, reason } = told.data?.delivery ?? work.delivery;
+  const { status, state, ci, reason } = pullRequest.data?.delivery ?? work.delivery;
   return (
     <section>
       <h2>Pull request</h2>
@@ -30,14 +30,14 @@ export function PullRequestSection({ work }: { work: Work }) {
       )}
       {!reads && (
         <Button small onClick={() => read(true)}>
-          Read the comments
+          Show comments
         </Button>
       )}
-      {reads && told.isPending && <Loading lines={2} />}
-      <Problem error={told.error} />
-      {told.data && (
+      {reads && pullRequest.isPending && <Loading lines={2} />}
+      <Problem error={pullRequest.error} />
+      {pullRequest.data && (
         <ul className="comments">
-          {told.data.comments.map((comment) => (
+          {pullRequest.data.comments.map((comment) => (
             <li key={comment.id}>
               <span className="faint small block">
                 <Said>{comment.author}</Said>
@@ -54,7 +54,7 @@ export function PullRequestSection({ work }: { work: Work }) {
           ))}
         </ul>
       )}
-      {told.data?.comments.length === 0 && <p className="faint">Nobody has said anything to it.</p>}
+      {pullRequest.data?.comments.length === 0 && <p className="faint">No comments.</p>}
       <Deal work={work} />
     </section>
   );
@@ -65,10 +65,11 @@ function Deal({ work }: { work: Work }) {
   const tell = useToast();
   const deal = useAction(() => actions.follow(work.id, null, true));
   if (!hasEnded(work) || work.archived_at) return null;
-  const told = ({ id }: Work) => {
+  const action = isRun(work) ? 'Start a task with the new comments' : 'Send the new comments to the agent';
+  const notify = ({ id }: Work) => {
     const text = isRun(work)
-      ? 'A new task on its branch is told the comments.'
-      : 'Its agent is told the comments.';
+      ? 'The comments went to a new task on the branch.'
+      : 'The comments went to the agent.';
     tell({ state: 'queued', text, to: `/tasks/${id}` });
   };
   return (
@@ -76,13 +77,9 @@ function Deal({ work }: { work: Work }) {
       <Button
         small
         disabled={away || deal.isPending}
-        onClick={() => deal.mutate(undefined, { onSuccess: told })}
+        onClick={() => deal.mutate(undefined, { onSuccess: notify })}
       >
-        {deal.isPending
-          ? 'Telling'
-          : isRun(work)
-            ? 'Begin a task with the new ones'
-            : 'Tell its agent the new ones'}
+        {deal.isPending ? 'Sending…' : action}
       </Button>
       <Problem error={deal.error} />
     </div>

@@ -6,7 +6,7 @@ import { Prose } from '../parts/prose';
 import { Moment, Said } from '../parts/text';
 import { Act } from './act';
 
-/** What a piece of work asks, each with its field. */
+/** The open questions of work, each with a field for the answer. */
 export const Questions = ({ work }: { work: Work }) =>
   work.questions.length > 0 ? (
     work.questions.map((asked) => <OneQuestion key={asked.token} work={work} asked={asked} />)
@@ -48,7 +48,7 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
         <div className="choices">
           {choices.map((choice) => (
             <Act key={choice} disabled={answer.isPending} onClick={() => send(choice)}>
-              <Said>{choice}</Said> {choice === otherwise && <span className="faint">its default</span>}
+              <Said>{choice}</Said> {choice === otherwise && <span className="faint">default</span>}
             </Act>
           ))}
         </div>
@@ -62,7 +62,7 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
           className="field"
           id={id}
           aria-describedby={`${id}-ask`}
-          placeholder={choices.length > 0 ? 'Or in your own words' : 'Your answer'}
+          placeholder={choices.length > 0 ? 'Other answer' : 'Your answer'}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
@@ -72,8 +72,8 @@ function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
       </div>
       {asked.expires_at && (
         <p className="hint">
-          Without an answer it goes on at <Moment at={asked.expires_at} />
-          {otherwise ? ' with its default.' : '.'}
+          Continues without an answer at <Moment at={asked.expires_at} />
+          {otherwise ? ' with default.' : '.'}
         </p>
       )}
       <Problem error={answer.error} />

@@ -34,10 +34,10 @@ const GROUPS: [Entry['group'], string][] = [
   ['needs', 'Needs you'],
   ['failed', 'Failed or cancelled'],
   ['done', 'Done'],
-  ['open', 'Under way'],
+  ['open', 'Active'],
 ];
 
-/** What became of everything in a time, for the screen and for paper. */
+/** The report on all work of a time, for the screen and for paper. */
 export function View() {
   const [span, setSpan] = useState<Span>('night');
   const [project] = useScope();
@@ -77,16 +77,16 @@ export function View() {
         </div>
         <Problem error={read.error} />
         {read.isPending && <Loading lines={8} />}
-        {read.data && <Told report={read.data} />}
+        {read.data && <ReportBody report={read.data} />}
       </div>
     </Frame>
   );
 }
 
-function Told({ report }: { report: Report }) {
+function ReportBody({ report }: { report: Report }) {
   const { entries } = report;
   const cost = priceOfSum(report.cost);
-  if (entries.length === 0) return <Empty title="Nothing was asked for, and nothing went on" />;
+  if (entries.length === 0) return <Empty title="No work in this time" />;
   const titles = new Map(entries.map(({ id, title }) => [id, title]));
   const done = entries.filter((entry) => entry.status === 'completed');
   const listed = entries.filter((entry) => entry.group === 'needs').length;
@@ -98,10 +98,10 @@ function Told({ report }: { report: Report }) {
   return (
     <>
       <p className="dim">
-        <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'thing')} asked
-        for, {resultsLine({ done: done.length, verified, failed, cancelled, merged })};{' '}
+        <Moment at={report.since} /> to <Moment at={report.until} />: {counted(entries.length, 'item')},{' '}
+        {resultsLine({ done: done.length, verified, failed, cancelled, merged })};{' '}
         {cost.usd === null ? 'cost unknown' : price(cost)}
-        {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} of unknown price`}.
+        {cost.unknown > 0 && `, ${counted(cost.unknown, 'attempt')} without a known price`}.
       </p>
       {elsewhere > 0 && (
         <p className="dim">
@@ -150,7 +150,7 @@ function stateOfEntry({ need, verified, status }: Entry): State {
   return OPEN[status] ?? 'todo';
 }
 
-/** What a person may do next about an entry; the command for it is for those at a keyboard. */
+/** The next action for an entry, with the equivalent command. */
 function Next({ entry }: { entry: Entry }) {
   const retry = useAction(() => actions.task(entry.id, 'retry'));
   const resume = useAction(() => actions.run(entry.id, 'resume'));
@@ -208,7 +208,7 @@ function One({ entry, titleOf }: { entry: Entry; titleOf: (id: string) => string
         </WorkTo>
         {entry.question && (
           <p>
-            It asks: <Said>{entry.question}</Said>
+            Question: <Said>{entry.question}</Said>
           </p>
         )}
         {entry.reason && !entry.question && (

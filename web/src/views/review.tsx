@@ -11,7 +11,7 @@ import { submitOnCommand, withCommand } from '../shell/keys';
 import { useLink } from '../shell/link';
 import { asMessage, type Comment, placeOf, useComments } from './comments';
 
-/** Where one writes what is to be said about a line. */
+/** The field for a comment on a line. */
 export function Written(props: { text: string; keep: (text: string) => void; close: () => void }) {
   const [text, setText] = useState(props.text);
   const keep = () => {
@@ -35,10 +35,10 @@ export function Written(props: { text: string; keep: (text: string) => void; clo
         onKeyDown={press}
       />
       <Button small look="primary" hotkey={withCommand('↵')} onClick={keep}>
-        Keep
+        Save
       </Button>
       <Button small look="quiet" onClick={props.close}>
-        Leave it
+        Cancel
       </Button>
     </div>
   );
@@ -67,8 +67,8 @@ export function Review({ work }: { work: Work }) {
       comments.clear();
       setMore('');
       const text = isRun(work)
-        ? 'A new task on its branch is told your comments.'
-        : 'Your comments are its next message.';
+        ? 'Your comments went to a new task on the branch.'
+        : 'Your comments are the next message to the agent.';
       tell({ state: 'queued', text, to: `/tasks/${id}` });
     };
     resume.mutate(asMessage(comments.all, more), { onSuccess: sent });
@@ -79,7 +79,7 @@ export function Review({ work }: { work: Work }) {
         <summary>
           <Icon name="right" className="chev" />
           <b>{counted(comments.all.length, 'comment')}</b>
-          <span className="faint cut">kept in this browser until you send them</span>
+          <span className="faint cut">stored in this browser until you send them</span>
         </summary>
         <ul>
           {comments.all.map((comment) => (
@@ -92,22 +92,22 @@ export function Review({ work }: { work: Work }) {
       <textarea
         className="field"
         rows={1}
-        aria-label="What else is to be said"
-        placeholder="What else is to be said?"
+        aria-label="Summary"
+        placeholder="Add a summary (optional)"
         value={more}
         onChange={(event) => setMore(event.target.value)}
         onKeyDown={submitOnCommand}
       />
       <Problem error={resume.error} />
       <Button look="quiet" onClick={comments.clear}>
-        Throw them away
+        Discard comments
       </Button>
       <Button type="submit" look="primary" disabled={waits || away || resume.isPending}>
         {resume.isPending ? 'Sending' : 'Send to the agent'}
       </Button>
       {waits && (
         <span className="faint">
-          {work.archived_at ? 'It is archived: they cannot be sent.' : 'They can be sent when it has ended.'}
+          {work.archived_at ? 'Archived: comments cannot be sent.' : 'Can be sent after this attempt.'}
         </span>
       )}
     </form>

@@ -24,7 +24,7 @@ const KINDS: [Hit['kind'], string][] = [
 ];
 const PLACES: Record<string, string> = { learning: '/knowledge', note: '/knowledge/notes' };
 
-/** What prompts, results, outputs and commits, learnings and notes say. */
+/** Search in prompts, results, output, commits, learnings and notes. */
 export function View() {
   const { q = '' } = useSearch({ from: '/inside/search' });
   const navigate = useNavigate();
@@ -49,7 +49,7 @@ export function View() {
             // biome-ignore lint/a11y/noAutofocus: one comes here to type
             autoFocus
             aria-label="Search"
-            placeholder="Words; “several together” in quotation marks"
+            placeholder="Words, or a phrase in “quotation marks”"
             value={typed}
             onChange={(event) => setTyped(event.target.value)}
           />
@@ -58,20 +58,20 @@ export function View() {
         <Problem error={found.error} />
         {q && found.isPending && <Loading lines={6} />}
         {found.data && all.length === 0 && (
-          <Empty title="Nothing was found">
-            <p>Every word must be there. What is still under way is found once it has ended.</p>
+          <Empty title="No results">
+            <p>Results match all words. Running work is searchable after it ends.</p>
           </Empty>
         )}
         {!q && (
           <p className="faint mt-4">
-            In prompts, results, output and commits of work that has ended, in learnings and in notes.
+            Searches prompts, results, output and commits of ended work, learnings and notes.
           </p>
         )}
         {all.length > 0 && (
           <div className="facets">
-            <nav className="facet" aria-label="Narrow">
+            <nav className="facet" aria-label="Filter">
               <h2>Where</h2>
-              <Facet name="Everywhere" count={all.length} on={kind === null} choose={() => narrow(null)} />
+              <Facet name="All" count={all.length} on={kind === null} choose={() => narrow(null)} />
               {KINDS.map(([one, name]) => {
                 const count = all.filter((hit) => hit.kind === one).length;
                 const choose = () => narrow(one);
@@ -80,8 +80,8 @@ export function View() {
             </nav>
             <div className="min-w-0">
               <p className="faint finds">
-                {counted(hits.length, 'find')}
-                {all.length >= MOST && ' or more'} in {counted(works.length, 'place')}
+                {counted(hits.length, 'match', 'matches')}
+                {all.length >= MOST && ' or more'} in {counted(works.length, 'item')}
                 {!found.data?.complete && '; some ended work is not indexed yet'}
               </p>
               {works.map((own) => (
@@ -145,7 +145,7 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
       ))}
       {rest > 0 && (
         <button type="button" className="more" onClick={() => unfold(true)}>
-          {counted(rest, 'more find')} here
+          {counted(rest, 'more match', 'more matches')} here
         </button>
       )}
     </section>
@@ -154,7 +154,7 @@ function Found({ hits, words }: { hits: Hit[]; words: string[] }) {
 
 const ID = /(?:task|run)_[0-9a-z]{26}/;
 
-/** What a find is called; a note of a run by that run's title instead of its id. */
+/** The title of a match; a note of a run gets the run's title instead of its id. */
 function useTitle(hit: Hit | undefined): string {
   const title = hit?.title ?? '';
   const id = hit?.kind === 'note' ? (ID.exec(title) ?? ID.exec(hit.project ?? ''))?.[0] : undefined;
@@ -164,7 +164,7 @@ function useTitle(hit: Hit | undefined): string {
   return `${key || title} of ${work.title}`;
 }
 
-/** What somebody wrote in Markdown, without its signs. */
+/** Markdown as plain text. */
 const withoutSigns = (text: string): string =>
   text
     .replace(/```[a-z]*/g, '')
@@ -180,7 +180,7 @@ function whereOf(hit: Hit): string {
   return `${stream} of attempt ${hit.attempt}, byte ${hit.offset?.toLocaleString('en')}`;
 }
 
-/** Where a find stands; the output is opened at the first of the words. */
+/** A link to the place of a match; output opens at the first word. */
 function placeOf(hit: Hit, word?: string): { to: string; search?: Record<string, string> } {
   if (hit.kind === 'note')
     return { to: '/knowledge/notes', search: { scope: hit.project ?? 'global', note: hit.id } };

@@ -25,7 +25,7 @@ const Parent = ({ id }: { id: string }) => (
   </WorkTo>
 );
 
-/** Where a piece of work is done, by whom, and what it belongs to. */
+/** The workspace, the agent and the project of work. */
 export function Where({ work }: { work: Work }) {
   const { branch, base, base_commit, path } = work.workspace;
   const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);

@@ -29,11 +29,11 @@ import { Questions } from './questions';
 import { lineText } from './task/line_text';
 import { WorkLink } from './work_link';
 
-/** Where a piece of work is: its project, what it belongs to, its id. */
+/** The breadcrumbs of work: project, parent run and id. */
 export function Crumbs({ work }: { work: Work }) {
   const parent = parentOf(work);
   return (
-    <nav className="crumbs" aria-label="Where you are">
+    <nav className="crumbs" aria-label="Breadcrumbs">
       <Link to="/work">Work</Link>
       <span className="slash">/</span>
       {work.project && (
@@ -117,7 +117,7 @@ export function Head({ work, children }: { work: Work; children?: ReactNode }) {
   );
 }
 
-/** What the agent of an attempt does at this moment. */
+/** The current action of an attempt's agent. */
 function Doing({ attempt }: { attempt: string }) {
   const activity = useActivity(attempt);
   const [name, text] = [activity?.name ?? '', activity ? lineText(activity) : ''];
@@ -125,7 +125,7 @@ function Doing({ attempt }: { attempt: string }) {
   return (
     <>
       {' '}
-      At work on <Said className="mono">{text || name}</Said>
+      Running <Said className="mono">{text || name}</Said>
     </>
   );
 }
@@ -197,12 +197,12 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
           <DropdownMenu.Portal>
             <DropdownMenu.Content className="menu" align="end" sideOffset={4}>
               <DropdownMenu.Item onSelect={() => navigator.clipboard.writeText(work.id)}>
-                Copy its id
+                Copy ID
               </DropdownMenu.Item>
               <MarkItems work={work} />
               {!isRun(work) && ended && !archived && (
                 <DropdownMenu.Item disabled={held.disabled} onSelect={() => again.mutate('requeue')}>
-                  From the start, queued anew
+                  Restart from scratch
                 </DropdownMenu.Item>
               )}
               {ended && !archived && (
@@ -230,9 +230,9 @@ function CancelDialog({ work, close }: { work: Work; close: () => void }) {
       </p>
       <p className="dim">
         {isRun(work)
-          ? 'Its agents are stopped with every process they started, and it ends. '
-          : 'Its agent is stopped with every process it started. '}
-        What is on its branch stays there.
+          ? 'The run ends; its agents and all their processes are stopped. '
+          : 'The agent and all its processes are stopped. '}
+        The branch keeps its work.
       </p>
       <Problem error={cancel.error} />
       <div className="acts">
@@ -241,10 +241,10 @@ function CancelDialog({ work, close }: { work: Work; close: () => void }) {
           disabled={cancel.isPending}
           onClick={() => cancel.mutate(undefined, { onSuccess: close })}
         >
-          {cancel.isPending ? 'Cancelling' : 'Cancel it'}
+          {cancel.isPending ? 'Cancelling…' : `Cancel the ${isRun(work) ? 'run' : 'task'}`}
         </Act>
         <Button look="quiet" onClick={close}>
-          Leave it
+          Back
         </Button>
       </div>
     </Dialog>
@@ -262,10 +262,10 @@ function ArchiveDialog({ work, close }: { work: Work; close: () => void }) {
       </p>
       <p className="dim">
         {isRun(work)
-          ? 'It is listed no more, nor are its tasks, and their worktrees are removed. '
-          : 'It is listed no more, cannot be continued, and its worktree is removed. '}
-        What was committed stays on its branch; what was not is kept under refs/kapelle/archive. It cannot be
-        taken back out.
+          ? 'The run and its tasks disappear from lists, and their worktrees are removed. '
+          : 'The task disappears from lists and cannot be continued; its worktree is removed. '}
+        Commits stay on the branch; other changes are stored under refs/kapelle/archive. This cannot be
+        undone.
       </p>
       <Problem error={archive.error} />
       <div className="acts">
@@ -274,10 +274,10 @@ function ArchiveDialog({ work, close }: { work: Work; close: () => void }) {
           disabled={archive.isPending}
           onClick={() => archive.mutate(undefined, { onSuccess: close })}
         >
-          {archive.isPending ? 'Archiving' : 'Archive it'}
+          {archive.isPending ? 'Archiving…' : 'Archive'}
         </Button>
         <Button look="quiet" onClick={close}>
-          Leave it
+          Back
         </Button>
       </div>
     </Dialog>
@@ -288,7 +288,7 @@ export interface Tab {
   name: string;
   label: string;
   count?: string | number | null;
-  /** What waits there for the person. */
+  /** The reason why the tab needs the person. */
   waits?: string | null;
 }
 

@@ -32,7 +32,7 @@ const placeOf = (id: string, tab?: string): string =>
 interface Props {
   work: Work;
   tab?: string;
-  /** What of the page is meant: `continue` is the field for the next message. */
+  /** The target on the page: `continue` is the field for the next message. */
   hash?: string;
   className?: string;
   children: ReactNode;

@@ -125,10 +125,7 @@ class ClaudeAgent(AgentAdapter):
             # Otherwise Claude refuses to skip permissions for root.
             env["IS_SANDBOX"] = "1"
         if request.mcp_servers:
-            local = {"type": "stdio"}
-            remote = {"type": "http"}
-            files[_MCP] = json.dumps(request.mcp_config(local, remote, literal=_literal))
-            argv += ["--mcp-config", str(request.beside(_MCP))]
+            argv += _mcp_servers(request, files)
             # Otherwise the model sees the tools only after it has searched for them.
             env["ENABLE_TOOL_SEARCH"] = "false"
         hooks = request.hooks("PreToolUse", _WRITING, "claude") | request.message_hooks()
@@ -195,6 +192,13 @@ def _permissions(request: AgentRequest) -> list[str]:
     if request.read_only:
         argv.append(f"--disallowedTools={_WRITING_TOOLS}")
     return argv
+
+
+def _mcp_servers(request: AgentRequest, files: dict[str, str]) -> list[str]:
+    """Return the option for MCP servers, and add the file that it names."""
+    config = request.mcp_config({"type": "stdio"}, {"type": "http"}, literal=_literal)
+    files[_MCP] = json.dumps(config)
+    return ["--mcp-config", str(request.beside(_MCP))]
 
 
 def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:

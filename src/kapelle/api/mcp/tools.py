@@ -1,6 +1,6 @@
 """The MCP tools: each is an operation or a pattern, with a short schema.
 
-A new tool is an operation with a `tool` in `api/routes/__init__.py`; this module only describes it.
+A new tool is an operation with a `tool` in `api/routes/table.py`; this module only describes it.
 
 An agent pays for every listed tool in every session. So only a core set is listed, and `tool_list`
 and `tool_call` lead to the others. That works in every client; many clients read the list of tools
@@ -15,7 +15,7 @@ from typing import Any
 
 import mcp_types as types
 
-from kapelle.api.operations import Operation
+from kapelle.api.operation import Operation
 from kapelle.api.parameters import Binding
 from kapelle.api.router import Router
 from kapelle.api.security import owner_only

@@ -46,7 +46,7 @@ from kapelle.runner.process_dir import Process, ProcessEnd
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts
-from kapelle.store.query import rows_of_work
+from kapelle.store.rows import rows_of_work
 from kapelle.workspaces import FileSystemMoment
 
 _LEAST_S = 60.0
@@ -134,7 +134,7 @@ class Subject:
         The name is that of its process; changed are the files that changed while that ran.
         """
         judged_result = await self._examine(name, check, result, changed, policy)
-        row = await self.parts.db.read(rows_of_work(self.owner).row, self.owner)
+        row = await self.parts.db.read(rows_of_work(self.owner).load, self.owner)
         # The name of a file may hold a secret as well as its content.
         texts = json.dumps(judged_result.model_dump(include=_TEXTS)).encode()
         secrets = self.parts.secrets_of(row, [self.place.owner])

@@ -31,7 +31,7 @@ from kapelle.runner.redaction import redact
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.processes import Announce
-from kapelle.store.query import read_workspace
+from kapelle.store.rows import read_workspace
 from kapelle.workspaces import working_directory
 
 

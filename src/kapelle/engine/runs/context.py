@@ -31,7 +31,7 @@ from kapelle.patterns.results import Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, notes, questions, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import update_work
+from kapelle.store.rows import update_work
 
 # A run's own: what tasks and runs inside it do not take over from its spec.
 _OWN = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver", "push"}

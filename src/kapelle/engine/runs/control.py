@@ -29,7 +29,7 @@ from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
 from kapelle.store import attempts, children, deliveries, events, runs, steps
 from kapelle.store.database import Connection
-from kapelle.store.query import rows_of_work
+from kapelle.store.rows import rows_of_work
 
 _LOOK_S = 1.0
 # Running agents tell what they used every few seconds.
@@ -171,7 +171,7 @@ class Control:
     async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
-        row = rows_of_work(child_id).row
+        row = rows_of_work(child_id).load
         spent = False
         with self._parts.db.watch(child_id, self._run_id) as changed:
             while (child := await self._parts.db.glance(row, child_id))["status"] not in FINAL:

@@ -21,7 +21,7 @@ from kapelle.engine.tasks.submit import ALONE, Also, Belonging, require_director
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import deliveries, events, runs
 from kapelle.store.database import Connection
-from kapelle.store.query import make_unused_id
+from kapelle.store.ids import make_unused_id
 from kapelle.workspaces import checkouts_around, repository_of
 
 _DEEPEST = 20

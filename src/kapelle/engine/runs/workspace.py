@@ -7,7 +7,7 @@ from kapelle.domain.task import Workspace
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.environment import list_copies_and_links
 from kapelle.store import runs
-from kapelle.store.query import read_workspace
+from kapelle.store.rows import read_workspace
 
 
 async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedules.slots import PassedSlots, count_slots, next_slot, slots_between
+from kapelle.engine.schedules.calendar import PassedSlots, count_slots, next_slot, slots_between
 
 # A slot that is detected later than this was missed.
 GRACE = timedelta(seconds=60)

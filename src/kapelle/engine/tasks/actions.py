@@ -16,7 +16,8 @@ from kapelle.domain.task import Task
 from kapelle.domain.text import excerpt
 from kapelle.store import accounts, attempts, deliveries, events, messages, runs, steps, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, update_work
+from kapelle.store.query import Row
+from kapelle.store.rows import update_work
 
 StopReason = tuple[str, str] | None
 W = TypeVar("W", Task, Run)

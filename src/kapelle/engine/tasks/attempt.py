@@ -28,7 +28,8 @@ from kapelle.runner.process_dir import Launch, Process, ProcessEnd
 from kapelle.settings import Settings
 from kapelle.store import attempts, events, processes, runs, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row, read_workspace
+from kapelle.store.query import Row
+from kapelle.store.rows import read_workspace
 from kapelle.workspaces import Diff, working_directory
 
 P = ParamSpec("P")

@@ -28,7 +28,7 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import deliveries, tasks, templates
 from kapelle.store.database import Connection
-from kapelle.store.query import make_unused_id
+from kapelle.store.ids import make_unused_id
 from kapelle.workspaces import (
     checkouts_around,
     format_relocation_command,

@@ -179,7 +179,9 @@ async def limits_of(attempt: ActiveAttempt) -> AttemptLimits:
     # The tightest budget of all parents applies.
     if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
-        read = partial(children.find_tightest_budget, of_root=of_root, but_for=attempt.id)
+        read = partial(
+            children.find_tightest_budget, default_usd=of_root, except_attempt=attempt.id
+        )
         if tightest := await attempt.parts.db.read(read, attempt.task_id):
             budget_usd, spent_usd = tightest
     elif budget_usd is not None:

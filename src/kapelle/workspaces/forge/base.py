@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from kapelle.domain.errors import ForgeError, KapelleError, Unavailable
-from kapelle.domain.views import Comment
+from kapelle.domain.work_views import Comment
 
 if TYPE_CHECKING:
     import httpx2

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
-from kapelle.domain.views import Comment
+from kapelle.domain.work_views import Comment
 from kapelle.workspaces.forge.base import (
     MOST_LOGS,
     CiVerdict,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from kapelle.domain.errors import ForgeError, Unavailable
-from kapelle.domain.views import Comment
+from kapelle.domain.work_views import Comment
 from kapelle.workspaces.forge.base import (
     DRAFT_MARKS,
     MOST_LOGS,

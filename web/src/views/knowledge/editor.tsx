@@ -12,7 +12,7 @@ interface InputProps {
   about?: string;
   choices?: string[];
   disabled?: boolean;
-  /** What is wrong with it. */
+  /** The error of the field. */
   problem?: string;
 }
 
@@ -32,7 +32,7 @@ export function Input({ label, value, change, rows, about, choices, disabled, pr
       <label htmlFor={id} className="name">
         {label}
       </label>
-      {choices ? (
+      {choices && (
         <select {...common} className="field">
           {choices.map((choice) => (
             <option key={choice} value={choice}>
@@ -40,11 +40,11 @@ export function Input({ label, value, change, rows, about, choices, disabled, pr
             </option>
           ))}
         </select>
-      ) : rows ? (
-        <textarea {...common} className="field" rows={rows} onKeyDown={submitOnCommand} />
-      ) : (
-        <input {...common} className="field" />
       )}
+      {!choices && !!rows && (
+        <textarea {...common} className="field" rows={rows} onKeyDown={submitOnCommand} />
+      )}
+      {!choices && !rows && <input {...common} className="field" />}
       {problem ? (
         <p id={`${id}-about`} className="errtext" role="alert">
           <Glyph state="bad" />
@@ -70,11 +70,11 @@ interface EditorProps {
   remove?: () => void;
   close: () => void;
   children: ReactNode;
-  /** What is known about it besides what can be changed. */
+  /** Facts that cannot be edited. */
   facts?: ReactNode;
 }
 
-/** What stands beside a list, to look at one of its things and to change it. */
+/** The panel beside a list, for viewing and editing one item. */
 export function Editor(props: EditorProps) {
   const keep = (event: FormEvent) => {
     event.preventDefault();

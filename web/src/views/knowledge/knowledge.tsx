@@ -15,7 +15,7 @@ const TABS = {
 };
 type Tab = keyof typeof TABS;
 
-/** What work has taught, what it leaves for other work, and what it is told. */
+/** Knowledge: learnings, notes, templates and lists. */
 export function View() {
   const { tab: typed = 'learnings' } = useParams({ from: '/inside/knowledge/{-$tab}' });
   const navigate = useNavigate();

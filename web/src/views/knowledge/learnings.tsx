@@ -33,9 +33,9 @@ export function Learnings() {
             value={status}
             choose={setStatus}
             of={[
-              { value: 'kept', label: 'Kept' },
-              { value: 'reported', label: 'To judge' },
-              { value: 'discarded', label: 'Turned down' },
+              { value: 'kept', label: 'Active' },
+              { value: 'reported', label: 'To review' },
+              { value: 'discarded', label: 'Rejected' },
             ]}
           />
           {status === 'kept' && (
@@ -56,13 +56,16 @@ export function Learnings() {
         <Problem error={read.error} />
         {read.isPending && <Loading />}
         {read.data && found.length === 0 && (
-          <Empty title={query ? 'Nothing is known about that' : 'Nothing here'}>
-            <p>What agents report and you write is told to later work of the project, under “Memory”.</p>
+          <Empty title={query ? 'No matching learning' : 'No learnings'}>
+            <p>
+              Learnings from agents and from you go into the prompts of later work in the project, under
+              “Memory”.
+            </p>
             <p className="cmd">kapelle learnings add "The tests need Redis" "Start it with make redis."</p>
           </Empty>
         )}
         {found.length > 0 && (
-          <Table columns={['What', 'For', 'By', { num: 'Age' }, ...(status === 'kept' ? [] : [''])]}>
+          <Table columns={['Learning', 'Scope', 'By', { num: 'Age' }, ...(status === 'kept' ? [] : [''])]}>
             {found.map((one) => (
               <Row key={one.id} learning={one} open={() => setOpen(one)} chosen={one === open} />
             ))}
@@ -141,7 +144,7 @@ function Edit({ learning, close }: { learning: Learning | null; close: () => voi
   return (
     <Editor
       title={learning ? 'Learning' : 'New learning'}
-      send="Keep it"
+      send="Save"
       submit={() => keep.mutate(undefined, { onSuccess: close })}
       pending={keep.isPending || remove.isPending}
       error={keep.error ?? remove.error}
@@ -152,7 +155,7 @@ function Edit({ learning, close }: { learning: Learning | null; close: () => voi
       <Input label="Content" {...text('content')} rows={8} />
       <Input label="Tags" {...text('tags')} />
       <div className="grid2">
-        <Input label="Told to" {...text('scope')} choices={['project', 'global']} />
+        <Input label="Scope" {...text('scope')} choices={['project', 'global']} />
         <Input label="Project" {...text('project')} about="its name, or the repository's path" />
       </div>
     </Editor>

@@ -25,7 +25,7 @@ export function Lists() {
     <div className={`knows ${open ? 'two' : ''}`}>
       <div className="stack">
         <div className="bar-of-list">
-          <span className="faint">Items for a batch, each a task or a run of a pattern.</span>
+          <span className="faint">Saved items for batches; each is a task or a run of a pattern.</span>
           <Button small onClick={() => setOpen(NEW)}>
             <Icon name="plus" />
             New list
@@ -77,7 +77,7 @@ function Edit({ list, close }: { list: List | typeof NEW; close: () => void }) {
   return (
     <Editor
       title={kept ? <Said>{kept.name}</Said> : 'New list'}
-      send="Keep it"
+      send="Save"
       submit={() => save.mutate(undefined, { onSuccess: close })}
       pending={save.isPending || remove.isPending}
       error={save.error ?? remove.error}
@@ -91,7 +91,7 @@ function Edit({ list, close }: { list: List | typeof NEW; close: () => void }) {
         value={text}
         change={setText}
         rows={12}
-        about="each begins with “- ”; “  - agent: NAME” below it says who does it"
+        about="each begins with “- ”; “  - agent: NAME” below it selects the agent"
       />
     </Editor>
   );
@@ -121,11 +121,11 @@ function WorkOff({ list }: { list: List }) {
       onSuccess: ({ id }) => void navigate({ to: '/runs/$id/{-$tab}', params: { id, tab: undefined } }),
     });
   return (
-    <section className="stack" aria-label="Work it off">
+    <section className="stack" aria-label="Start the batch">
       <Input label="Directory" {...field('directory')} about={known && `without one, ${known}`} />
       <div className="grid2">
         <Input label="Agent" {...field('agent')} choices={['', ...agents.map((agent) => agent.name)]} />
-        <Input label="At once" {...field('many')} />
+        <Input label="Concurrency" {...field('many')} />
       </div>
       <Problem error={run.error} />
       <Button onClick={begin} disabled={run.isPending || list.items.length === 0}>

@@ -57,8 +57,8 @@ export function Notes() {
         {read.data && notes.length === 0 && (
           <Empty title="No notes here">
             <p>
-              Agents and people leave each other texts under a key. What a workflow or another run writes is
-              under that run: choose it above.
+              Agents and people share texts under a key. The notes of a workflow or another run are under that
+              run: choose it above.
             </p>
             <p className="cmd">kapelle notes set results/step1 "…"</p>
           </Empty>
@@ -117,7 +117,7 @@ function Scopes({ scope, choose }: { scope: string; choose: (scope: string) => v
     );
   return (
     <>
-      <label htmlFor={id}>Notes of</label>
+      <label htmlFor={id}>Scope</label>
       <select id={id} className="field" value={scope} onChange={({ target }) => choose(target.value)}>
         <option value="global">all work</option>
         {!isListed && <option value={scope}>{other?.title ?? scope}</option>}
@@ -130,7 +130,7 @@ function Scopes({ scope, choose }: { scope: string; choose: (scope: string) => v
             ))}
           </optgroup>
         )}
-        {group('Runs, with all that is inside', list.filter(isRun))}
+        {group('Runs, with their tasks', list.filter(isRun))}
         {group(
           'Tasks',
           list.filter((work) => !isRun(work)),
@@ -157,7 +157,7 @@ function Edit({ scope, latest, close }: { scope: string; latest: Note | null; cl
   return (
     <Editor
       title={note ? <Said>{note.key}</Said> : 'New note'}
-      send="Write it"
+      send="Save"
       submit={() => write.mutate(undefined, { onSuccess: close })}
       pending={write.isPending || remove.isPending}
       error={write.error ?? remove.error}
@@ -167,14 +167,14 @@ function Edit({ scope, latest, close }: { scope: string; latest: Note | null; cl
         note && (
           <p className="faint">
             Written <Moment at={note.updated_at} /> by <Said>{note.task_id ?? note.author}</Said>. Yours is
-            refused if somebody writes it meanwhile.
+            refused if somebody else changes the note first.
           </p>
         )
       }
     >
       {latest && note && latest.version !== note.version && (
         <p className="note" role="status">
-          <span>Somebody has written it meanwhile: yours would be refused.</span>
+          <span>Changed by someone else; reload before saving.</span>
           <Button
             small
             onClick={() => {
@@ -182,7 +182,7 @@ function Edit({ scope, latest, close }: { scope: string; latest: Note | null; cl
               setValue(latest.value ?? '');
             }}
           >
-            Read theirs
+            Reload
           </Button>
         </p>
       )}

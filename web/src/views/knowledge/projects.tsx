@@ -43,7 +43,7 @@ export function View() {
           <Button type="submit" small disabled={!name.trim() || create.isPending}>
             Create
           </Button>
-          <span className="faint">Work that names a new project makes it, too.</span>
+          <span className="faint">Work that names a new project creates it, too.</span>
         </form>
         <Problem error={read.error ?? create.error} />
         {read.isPending && <Loading />}
@@ -110,10 +110,10 @@ function Row({ project }: { project: Project }) {
       <td className="num faint">{project.work}</td>
       <td className="num acts">
         <Button small look="quiet" onClick={() => setName(name === null ? project.name : null)}>
-          {name === null ? 'Rename' : 'Leave it'}
+          {name === null ? 'Rename' : 'Cancel'}
         </Button>
         <Button small onClick={() => change.mutate({ name: project.name, archived: !away })}>
-          {away ? 'Take out' : 'Archive'}
+          {away ? 'Unarchive' : 'Archive'}
         </Button>
         {project.work === 0 && (
           <Button small onClick={() => remove.mutate(project.name)}>

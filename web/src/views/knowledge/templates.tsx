@@ -21,7 +21,7 @@ import { Editor, Input } from './editor';
 
 const NEW: TemplateSpec = { name: '', guidelines: '', agent: null, model: null, directory: null };
 
-/** How many of the tasks that used it succeeded. */
+/** The success rate of tasks with the template. */
 export function succeeded({ records }: Template): string {
   const tasks = records.reduce((sum, record) => sum + record.tasks, 0);
   const completed = records.reduce((sum, record) => sum + record.completed, 0);
@@ -36,7 +36,7 @@ export function Templates() {
     <div className={`knows ${open ? 'two' : ''}`}>
       <div className="stack">
         <div className="bar-of-list">
-          <span className="faint">What an agent is told under “Guidelines”, by a name of yours.</span>
+          <span className="faint">Reusable guidelines that you can attach to a task.</span>
           <Button small onClick={() => setOpen(NEW)}>
             <Icon name="plus" />
             New template
@@ -46,12 +46,12 @@ export function Templates() {
         {read.isPending && <Loading />}
         {read.data && templates.length === 0 && (
           <Empty title="No template yet">
-            <p>Words that you write again and again, kept under a name:</p>
+            <p>Save guidelines that you use often under a name:</p>
             <p className="cmd">kapelle templates create bugfix "Write a test that fails first."</p>
           </Empty>
         )}
         {templates.length > 0 && (
-          <Table columns={['Template', 'Guidelines', 'Who', { num: 'Succeeded' }, '']}>
+          <Table columns={['Template', 'Guidelines', 'Agent', { num: 'Succeeded' }, '']}>
             {templates.map((template) => (
               <tr key={template.name} className={open?.name === template.name ? 'chosen' : ''}>
                 <td className="full">
@@ -102,9 +102,9 @@ function useTyped(template: TemplateSpec, before: string | null, done: () => voi
   const keep = useChange('templates', (spec: TemplateSpec) => keepTemplate(spec, before));
   const wrong: Partial<Record<keyof TemplateSpec, string>> = {};
   if (sent && sent.name === typed.name && !NAME.test(typed.name))
-    wrong.name = typed.name ? `Only these: ${OF_NAME}` : 'Give it a name.';
+    wrong.name = typed.name ? `Use only: ${OF_NAME}` : 'Enter a name.';
   if (sent && sent.guidelines === typed.guidelines && !typed.guidelines.trim())
-    wrong.guidelines = 'Write what an agent is to be told.';
+    wrong.guidelines = 'Enter the guidelines.';
   const problem = keep.error instanceof ApiError ? keep.error.fields[0] : undefined;
   const place = (Object.keys(LABELS) as (keyof TemplateSpec)[]).find((name) => name === problem?.path[0]);
   if (problem && place && sent?.[place] === typed[place])
@@ -128,12 +128,12 @@ function Fields({ text, rows }: { text: ReturnType<typeof useTyped>['text']; row
   return (
     <>
       <Input {...text('name')} about={OF_NAME} />
-      <Input {...text('guidelines')} rows={rows} about="What an agent is told besides its prompt." />
+      <Input {...text('guidelines')} rows={rows} about="Added to the prompt of a task." />
       <div className="grid2">
         <Input {...text('agent')} choices={['', ...agents.map(({ name }) => name)]} />
         <Input {...text('model')} />
       </div>
-      <Input {...text('directory')} about="Where such work is done unless you say otherwise." />
+      <Input {...text('directory')} about="Default working directory." />
     </>
   );
 }
@@ -145,7 +145,7 @@ function Edit({ template, close }: { template: Template | TemplateSpec; close: (
   return (
     <Editor
       title={before ? <Said>{before}</Said> : 'New template'}
-      send="Keep it"
+      send="Save"
       submit={submit}
       pending={pending || remove.isPending}
       error={error ?? remove.error}
@@ -168,7 +168,7 @@ const Use = ({ name }: { name: string }) => (
 export function SaveTemplate({ spec, close }: { spec: TemplateSpec; close: () => void }) {
   const tell = useToast();
   const done = () => {
-    tell({ state: 'ok', text: 'The template is kept.', to: '/knowledge/templates' });
+    tell({ state: 'ok', text: 'Template saved.', to: '/knowledge/templates' });
     close();
   };
   const { text, submit, pending, error } = useTyped(spec, null, done);
@@ -183,10 +183,10 @@ export function SaveTemplate({ spec, close }: { spec: TemplateSpec; close: () =>
         <Problem error={error} />
         <div className="acts">
           <Button type="submit" look="primary" disabled={pending}>
-            Keep it
+            Save
           </Button>
           <Button look="quiet" onClick={close}>
-            Leave it
+            Cancel
           </Button>
         </div>
       </form>
@@ -194,9 +194,10 @@ export function SaveTemplate({ spec, close }: { spec: TemplateSpec; close: () =>
   );
 }
 
-/** What came of the tasks that used a template, for each model. */
+/** The outcomes of tasks with a template, by model. */
 export function Record({ template }: { template: Template }) {
-  if (template.records.length === 0) return <p className="faint">No task that used it has ended yet.</p>;
+  if (template.records.length === 0)
+    return <p className="faint">No task with this template has ended yet.</p>;
   return (
     <div className="scrolls">
       <table className="table tight">

@@ -5,7 +5,7 @@ import { counted } from '../../model/format';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import type { Field } from './schema';
-import { choiceWords } from './words';
+import { choiceText } from './words';
 
 interface Props {
   field: Field;
@@ -15,7 +15,7 @@ interface Props {
   known: Known;
 }
 
-/** What can be chosen here. */
+/** The values to choose from. */
 export interface Known {
   directories: string[];
   agents: Agent[];
@@ -27,6 +27,10 @@ export interface Known {
 export function FormField(props: Props) {
   const { field, problem, known } = props;
   const id = useId();
+  const lacksDefault = field.name === 'agent' && !known.usual;
+  const about = lacksDefault
+    ? 'The agent to use. No default is set: run kapelle init to set one.'
+    : field.about;
   return (
     <div
       className={`lab ${problem ? 'err' : ''} ${['lines', 'pairs', 'servers', 'json'].includes(field.input) ? 'whole' : ''}`}
@@ -42,14 +46,17 @@ export function FormField(props: Props) {
             <Glyph state="bad" />
             <Said>{problem}</Said>
           </>
-        ) : field.name === 'agent' && !known.usual ? (
-          'Who does the work. No default is set: kapelle init sets one.'
         ) : (
-          field.about
+          about
         )}
       </p>
     </div>
   );
+}
+
+function remarkOn(agent: Agent): string {
+  if (!agent.installed) return ' (not installed)';
+  return agent.problem ? ' (unusable)' : '';
 }
 
 function Input({ field, typed, problem, change, known, id }: Props & { id: string }) {
@@ -63,13 +70,14 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
     'aria-invalid': problem ? true : undefined,
     onChange: (event: { target: { value: string } }) => change(event.target.value),
   };
+  const defaultAgent = known.usual ? `${known.usual} (default)` : 'choose an agent';
   switch (field.input) {
     case 'long':
       return (
         <textarea
           {...common}
           className="field prompt"
-          placeholder={field.name === 'prompt' ? 'What is to be done?' : 'What is to be reached?'}
+          placeholder={field.name === 'prompt' ? 'What should be done?' : 'What is the goal?'}
         />
       );
     case 'lines':
@@ -78,17 +86,10 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
       return <textarea {...common} className="field mono" rows={2} placeholder="{}" />;
     case 'servers':
       return (
-        <textarea
-          {...common}
-          className="field mono"
-          rows={2}
-          placeholder="docs=npx docs-mcp, one in each line"
-        />
+        <textarea {...common} className="field mono" rows={2} placeholder="docs=npx docs-mcp, one per line" />
       );
     case 'pairs':
-      return (
-        <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one in each line" />
-      );
+      return <textarea {...common} className="field mono" rows={2} placeholder="NAME=value, one per line" />;
     case 'truth':
       return (
         <select {...common}>
@@ -103,12 +104,12 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
         <select {...common}>
           <option value="">
             {field.otherwise
-              ? `${choiceWords(field.name, field.otherwise)} (default)`
+              ? `${choiceText(field.name, field.otherwise)} (default)`
               : field.empty || 'not set'}
           </option>
           {field.choices.map((choice) => (
             <option key={choice} value={choice}>
-              {choiceWords(field.name, choice)}
+              {choiceText(field.name, choice)}
             </option>
           ))}
         </select>
@@ -125,7 +126,7 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
     case 'list':
       return (
         <select {...common}>
-          <option value="">{lists.length > 0 ? field.empty : 'no list is saved yet'}</option>
+          <option value="">{lists.length > 0 ? field.empty : 'no saved lists'}</option>
           {lists.map(({ name, items }) => (
             <option key={name} value={name}>
               {name}, {counted(items.length, 'item')}
@@ -137,16 +138,12 @@ function Input({ field, typed, problem, change, known, id }: Props & { id: strin
       return (
         <select {...common}>
           <option value="">
-            {field.name !== 'agent'
-              ? field.empty || 'the agent of the run'
-              : known.usual
-                ? `${known.usual} (default)`
-                : 'choose an agent'}
+            {field.name === 'agent' ? defaultAgent : field.empty || 'the agent of the run'}
           </option>
           {known.agents.map((agent) => (
             <option key={agent.name} value={agent.name} disabled={agent.problem !== null}>
               {agent.name}
-              {!agent.installed ? ' (not installed)' : agent.problem ? ' (cannot be used)' : ''}
+              {remarkOn(agent)}
             </option>
           ))}
         </select>

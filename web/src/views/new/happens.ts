@@ -1,102 +1,121 @@
 import type { Typed } from './schema';
 
-interface Told {
+/** The steps of a pattern, and its verification with and without checks in the form. */
+interface Steps {
   work: string;
-  /** What decides where commands are named; by default they alone. */
+  /** By default the commands alone decide. */
   checked?: string;
   unchecked: string;
 }
 
-const ONLY_THAT = 'What you name is run on what it committed; only that counts.';
-const ONLY_SAID = 'Nothing is checked, so what it says is all that is known.';
+const CHECKS_DECIDE = 'Your checks run on its commit; only their result counts.';
+const UNVERIFIED = 'There are no checks, so the agent’s report is unverified.';
 
-/** What is done by whom, and what decides, where that is otherwise than for a task. */
-const TOLD: Record<string, (typed: Typed) => Told> = {
-  loop: ({ eval_mode }) => ({
-    work: 'One agent after another works in it, each with what the one before left.',
-    checked: 'After each, what you name is run; it decides whether another one begins.',
-    unchecked:
-      eval_mode === 'agent'
-        ? 'After each, a judge looks at it and decides whether another one begins.'
-        : 'Name what must hold, or what is to be measured: that ends it.',
-  }),
+function loopSteps({ eval_mode }: Typed): Steps {
+  const judged = 'After each iteration, a judge decides whether another one starts.';
+  return {
+    work: 'In each iteration an agent continues from the work of the one before.',
+    checked: 'After each iteration your command runs; its result decides whether another one starts.',
+    unchecked: eval_mode === 'agent' ? judged : 'Enter the condition or the score that ends the loop.',
+  };
+}
+
+function tracksSteps({ verify }: Typed): Steps {
+  const work = 'Each feature is implemented in its own worktree, one after another in each track.';
+  if (verify === 'false') {
+    return {
+      work,
+      checked: 'Your checks run on each feature merged with the others; only what passes is merged.',
+      unchecked: 'Nothing is verified, so the agents’ reports are unverified.',
+    };
+  }
+  return {
+    work,
+    checked:
+      'Merged with the others, each feature is checked and verified by an agent; only what passes is merged.',
+    unchecked: 'Merged with the others, each feature is verified by an agent; only what passes is merged.',
+  };
+}
+
+function debateSteps({ action, verify }: Typed): Steps {
+  const steps = {
+    work: 'Two sides debate in rounds until they agree or the last round is over.',
+    checked: CHECKS_DECIDE,
+    unchecked: 'The result is what they agree on and what stays open; nothing is changed.',
+  };
+  if (!action) return steps;
+  steps.work = 'Two sides debate in rounds until they agree or the last round is over; then one side acts.';
+  steps.unchecked =
+    verify === 'true'
+      ? 'The other side reviews the work, which is revised once; no command runs.'
+      : 'Nobody reviews the work, so the acting side’s report is unverified.';
+  return steps;
+}
+
+function batchSteps({ pattern, merge }: Typed): Steps {
+  const passed = merge === 'false' ? 'keep their own branches' : 'are merged';
+  return {
+    work: 'Each item is done in its own worktree, several at the same time; a failed item stops no other.',
+    checked: `Your checks run on each item; items that pass ${passed}.`,
+    unchecked: pattern
+      ? `Each item is verified as in the pattern ${pattern}.`
+      : 'There are no checks, so the agents’ reports are unverified.',
+  };
+}
+
+/** The steps of each pattern that differ from those of a task. */
+const STEPS: Record<string, (typed: Typed) => Steps> = {
+  loop: loopSteps,
   pipeline: () => ({
-    work: 'The steps are done in it one after another.',
-    unchecked:
-      'Only the steps that have checks are checked; of the others, what agents say is all that is known.',
+    work: 'The steps are done in order.',
+    unchecked: 'Only steps with checks are verified.',
   }),
   team: () => ({
-    work: 'One agent plans, others work on the parts at once, each in a worktree of its own.',
-    checked: 'What you name is run on what they brought together, then a reviewer answers four questions.',
-    unchecked: 'No command is run; a reviewer answers four questions about what they brought together.',
+    work: 'One agent plans; others work on the parts in parallel, each in its own worktree.',
+    checked: 'Your commands run on the merged work, then a reviewer answers 4 questions.',
+    unchecked: 'No command runs; a reviewer answers 4 questions about the merged work.',
   }),
   'best-of': () => ({
-    work: 'Several agents do the same, each in a worktree of its own.',
-    checked: 'What you name is run on the work of each; the best of those that pass wins.',
-    unchecked: 'A judge compares what they did, and one wins.',
+    work: 'Several agents do the same task, each in its own worktree.',
+    checked: 'Your checks run on the work of each; the best candidate that passes wins.',
+    unchecked: 'A judge compares the candidates and chooses one.',
   }),
   orchestrate: () => ({
-    work: 'An agent conducts others: it plans parts, and changes the plan when it sees what came of them.',
-    checked: 'What you name is run on what they brought together; it decides whether the goal is reached.',
+    work: 'A conductor plans parts for other agents, and changes the plan as results come in.',
+    checked: 'Your commands run on the merged work and decide whether the goal is reached.',
     unchecked: 'A judge, who is not the conductor, decides whether the goal is reached.',
   }),
   workflow: () => ({
-    work: 'An agent plans milestones; then review and implementation take turns until all of them hold.',
-    checked:
-      'A milestone holds by its own check, else by the reviewer’s word, and only while what you name passes.',
-    unchecked: 'A milestone holds by its own check, else by the reviewer’s word, never by who did it.',
+    work: 'An agent plans milestones; then review and implementation alternate until all milestones hold.',
+    checked: 'A milestone is ticked by its own check, else by the reviewer, and only while your checks pass.',
+    unchecked: 'A milestone is ticked by its own check, else by the reviewer, never by its implementer.',
   }),
-  tracks: ({ verify }) => ({
-    work: 'Each feature is implemented in a worktree of its own, one after another in each track.',
-    ...(verify === 'false'
-      ? {
-          checked:
-            'What you name is run on each with all that is merged already; only what passes is merged.',
-          unchecked: 'Nothing is verified, so what agents say is all that is known.',
-        }
-      : {
-          checked:
-            'With all that is merged already, what you name is run on each and an agent verifies it; only what passes is merged.',
-          unchecked: 'An agent verifies each with all that is merged already; only what passes is merged.',
-        }),
-  }),
-  debate: ({ action, verify }) => ({
-    work: `Two sides debate in rounds until they agree or the rounds are over${action ? '; then one acts on it' : ''}.`,
-    checked: 'What you name is run on what was done; only that counts.',
-    unchecked: !action
-      ? 'What they agree on and what stays open is the result; nothing is to be changed.'
-      : verify === 'true'
-        ? 'The other side looks at what was done, and it is refined once; no command is run.'
-        : 'Nobody looks at what was done, so what the acting side says is all that is known.',
-  }),
-  batch: ({ pattern, merge }) => ({
-    work: 'Each item is done in a worktree of its own, so many at once; one that fails stops no other.',
-    checked: `What you name is run on each item; what passes ${merge === 'false' ? 'stays on a branch of its own' : 'is brought together'}.`,
-    unchecked: pattern
-      ? `Each item is decided on as a ${pattern} is.`
-      : 'You name no check, so of each item what its agent says is all that is known.',
-  }),
+  tracks: tracksSteps,
+  debate: debateSteps,
+  batch: batchSteps,
 };
 
-const DELIVERED: Record<string, string> = {
-  merge: 'What is completed is merged into the branch it began from.',
-  pr: 'What is completed is pushed and becomes a pull request.',
+const DELIVERY: Record<string, string> = {
+  merge: 'Completed work is merged into its base.',
+  pr: 'Completed work is pushed as a pull request.',
 };
 
-/** What follows when this is started, step by step. */
+/** The steps that follow a start. */
 export function happensOf(pattern: string, typed: Typed, agent: string | undefined): string[] {
-  const told = TOLD[pattern]?.(typed);
+  const steps = STEPS[pattern]?.(typed);
   const command = ['tracks', 'debate'].includes(pattern) ? '' : typed.verify;
+  const hasChecks = Boolean(typed.checks || typed.until || typed.eval || command);
   const place = typed.directory?.split('/').findLast(Boolean) ?? 'the directory';
-  const inPlace = typed.workspace === 'in_place';
+  const work = steps?.work ?? `${agent ?? 'The agent that you choose'} works in it.`;
+  const verification = hasChecks ? (steps?.checked ?? CHECKS_DECIDE) : (steps?.unchecked ?? UNVERIFIED);
+  if (typed.workspace === 'in_place') {
+    return [`${place} itself is changed; nothing is merged.`, work, verification];
+  }
+  const base = typed.base || 'the current branch';
   return [
-    inPlace
-      ? `${place} itself is changed; nothing is merged.`
-      : `A worktree of ${place} is made from ${typed.base || 'the branch that is checked out'}; your files are not touched. Only where there is no git repository, ${place} itself is changed.`,
-    told?.work ?? `${agent ?? 'The agent that you choose'} works in it.`,
-    typed.checks || typed.until || typed.eval || command
-      ? (told?.checked ?? ONLY_THAT)
-      : (told?.unchecked ?? ONLY_SAID),
-    ...(inPlace ? [] : [DELIVERED[typed.deliver ?? ''] ?? 'You merge the result, or not.']),
+    `A worktree of ${place} is made from ${base}; your files are not touched. Without a git repository, ${place} itself is changed.`,
+    work,
+    verification,
+    DELIVERY[typed.deliver ?? ''] ?? 'You decide whether to merge.',
   ];
 }

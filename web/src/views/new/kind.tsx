@@ -65,16 +65,16 @@ const PICTURES: Record<string, ReactNode> = {
 const OTHER = <path d="M8 13h40M40 6l8 7-8 7" />;
 
 const WORDS: Record<string, string> = {
-  task: 'one agent, once',
-  loop: 'until it holds, or gets better',
-  pipeline: 'one after another',
+  task: 'one agent, one task',
+  loop: 'repeat until a condition holds',
+  pipeline: 'steps in order',
   team: 'plan, work, verify, review',
-  'best-of': 'several try, one wins',
-  orchestrate: 'an agent conducts others',
-  batch: 'a list of items, many at once',
-  workflow: 'plan, review and build in cycles',
-  debate: 'two argue until they agree',
-  tracks: 'a file of features, side by side',
+  'best-of': 'several candidates, one wins',
+  orchestrate: 'one agent conducts others',
+  batch: 'a list of independent tasks',
+  workflow: 'plan, then review and implement',
+  debate: 'two agents argue a matter',
+  tracks: 'a file of features in parallel',
 };
 
 export function Kind(props: { name: string; about: string; chosen: boolean; choose: () => void }) {

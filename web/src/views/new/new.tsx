@@ -13,6 +13,7 @@ import {
 import { type Agent, ApiError, api, ask, type Schedule, type Work } from '../../api/client';
 import { useTemplates } from '../../api/knowledge';
 import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
+import { counted } from '../../model/format';
 import { Button, Choices, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
 import { withCommand } from '../../shell/keys';
@@ -38,7 +39,7 @@ import {
 } from './schema';
 import { triggerOf, triggerWords, WhenGroup, whenOf, wrongTimes } from './when';
 
-/** What a pattern is about, though it need not be typed. */
+/** Fields that are important for a pattern although they are optional. */
 const MAIN = ['features', 'tracks', 'items', 'saved', 'action'];
 const WHERE = ['directory', 'agent', 'model', 'template', 'project', 'interactive'];
 const LIMITS = [
@@ -51,7 +52,7 @@ const LIMITS = [
   'at_once',
 ];
 const PROOF = ['checks', 'until', 'eval', 'direction', 'target', 'verify', 'success_criteria'];
-/** Who takes part, where that is what the pattern is about. */
+/** Fields for the participants of a pattern. */
 const WHO = ['candidates', 'count', 'sides', 'implementers', 'reviewers'];
 /** Of what is decided otherwise than by commands. */
 const JUDGED = ['judge', 'eval_prompt', 'judge_model', 'eval_mode'];
@@ -61,8 +62,8 @@ const WHEN = [...Object.keys(KEYS), 'when.after'].map((name) => ({ name }));
 
 const UNTILS: { value: Until; label: string }[] = [
   { value: 'commands', label: 'Commands pass' },
-  { value: 'number', label: 'A number is better' },
-  { value: 'judge', label: 'A judge says so' },
+  { value: 'number', label: 'Score improves' },
+  { value: 'judge', label: 'Judge approves' },
 ];
 
 /** The task's schema, which is in the REST document and not among the patterns. */
@@ -104,12 +105,12 @@ export function View() {
             defs={defs}
             hasFocused={hasFocused}
           >
-            <fieldset className="kinds" aria-label="What to start">
+            <fieldset className="kinds" aria-label="Pattern">
               {kinds.map((name) => (
                 <Kind
                   key={name}
                   name={name}
-                  about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
+                  about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, one task'}
                   chosen={name === pattern}
                   choose={() => navigate({ search: { pattern: name, template, when }, replace: true })}
                 />
@@ -130,7 +131,7 @@ function useDraft(pattern: string): [Typed, (values: Typed) => void, () => void]
   return [typed, (values) => keep(JSON.stringify({ ...typed, ...values })), () => keep('{}')];
 }
 
-/** Where work was done lately, the latest first; of the chosen project before all others. */
+/** Recent directories, the latest first; those of the selected project before all others. */
 function useDirectories(project: string | undefined): string[] {
   const work = [...useActive().work, ...useEnded().work].sort((a, b) =>
     b.created_at.localeCompare(a.created_at),
@@ -165,7 +166,7 @@ interface FormProps {
   when: string | undefined;
   schema: Schema;
   defs: Record<string, Schema>;
-  /** Whether the first field had the focus: the form of another pattern does not take it again. */
+  /** Tells whether the first field had the focus: the form of another pattern does not take it again. */
   hasFocused: RefObject<boolean>;
   children: ReactNode;
 }
@@ -219,9 +220,7 @@ function Form({ pattern, template: wanted, when, schema, defs, hasFocused, child
     start.mutate(undefined, {
       onSuccess: (work) => {
         clear();
-        navigate({
-          to: `/${'cron' in work ? 'schedules' : 'pattern' in work ? 'runs' : 'tasks'}/${work.id}`,
-        });
+        navigate({ to: `/${placeOf(work)}/${work.id}` });
       },
     });
   };
@@ -289,17 +288,17 @@ function Form({ pattern, template: wanted, when, schema, defs, hasFocused, child
               <div className="grid2 mt-3">{named(UNTIL[untilOf(typed)]).map(show)}</div>
             </section>
           ) : (
-            <Group title="What must hold" fields={named(PROOF)} show={show} columns="grid2" />
+            <Group title="Acceptance checks" fields={named(PROOF)} show={show} columns="grid2" />
           )}
-          <Group title="Who takes part" fields={named(WHO)} show={show} columns="grid2" />
-          <Group title="Where and who" fields={named(WHERE)} show={show} columns="grid2" />
+          <Group title="Participants" fields={named(WHO)} show={show} columns="grid2" />
+          <Group title="Workspace and agent" fields={named(WHERE)} show={show} columns="grid2" />
           <Group title="Limits" fields={named(LIMITS)} show={show} columns="grid3" />
           <WhenGroup typed={typed} type={type} problems={problems} waits={pattern === 'task'} />
           <details className="fs more" open={rest.some((field) => problems[field.name])}>
             <summary>
               <Icon name="right" className="chev" />
               {rest.length} more options{' '}
-              <span className="faint">{changed ? `${changed} changed` : 'all at their defaults'}</span>
+              <span className="faint">{changed ? `${changed} changed` : 'all default'}</span>
             </summary>
             <div className="grid2 mt-3">{rest.map(show)}</div>
           </details>
@@ -307,7 +306,7 @@ function Form({ pattern, template: wanted, when, schema, defs, hasFocused, child
           <div className="submit">
             <Button type="submit" look="primary" hotkey={withCommand('↵')} disabled={start.isPending}>
               {start.isPending
-                ? 'Starting'
+                ? 'Starting…'
                 : `${triggerOf(typed) ? 'Schedule' : 'Start'} the ${nounOf(pattern)}`}
             </Button>
             <Button onClick={() => save(true)}>Save as template</Button>
@@ -315,10 +314,7 @@ function Form({ pattern, template: wanted, when, schema, defs, hasFocused, child
               Clear
             </Button>
             {Object.keys(problems).length > 0 && (
-              <span className="end c-bad">
-                {Object.keys(problems).length === 1 ? '1 thing' : `${Object.keys(problems).length} things`} to
-                mend
-              </span>
+              <span className="end c-bad">{counted(Object.keys(problems).length, 'problem')} to fix</span>
             )}
           </div>
         </div>
@@ -340,14 +336,14 @@ function Form({ pattern, template: wanted, when, schema, defs, hasFocused, child
   );
 }
 
-/** What was typed and counts, as the fields have it. */
+/** The values of the form that apply, by field. */
 function askedFor(pattern: string, typed: Typed): Typed {
   const asked = chosenOf(pattern, typed);
   const after = whenOf(typed) === 'after' ? typed['when.after'] : '';
   return after ? { ...asked, depends_on: [asked.depends_on, after].filter(Boolean).join('\n') } : asked;
 }
 
-/** What the daemon is asked for. */
+/** The specification for the daemon. */
 function specOf(pattern: string, fields: Field[], asked: Typed): Record<string, unknown> {
   const spec: Record<string, unknown> = {};
   for (const field of fields) {
@@ -368,6 +364,12 @@ function specOf(pattern: string, fields: Field[], asked: Typed): Record<string, 
 }
 
 const nounOf = (pattern: string): string => (pattern === 'orchestrate' ? 'orchestration' : pattern);
+
+/** The view that shows what was started. */
+function placeOf(work: object): string {
+  if ('cron' in work) return 'schedules';
+  return 'pattern' in work ? 'runs' : 'tasks';
+}
 
 function Group(props: {
   title: string;
@@ -395,7 +397,7 @@ function Aside({ pattern, fields, typed, agent }: AsideProps) {
   const command = commandOf(pattern, fields, typed, triggerWords(typed));
   const happens = happensOf(pattern, typed, agent);
   if (triggerOf(typed))
-    happens.unshift('It waits until its time; Schedules shows when that is, and what came of it.');
+    happens.unshift('The work waits for its schedule; see Schedules for the next times and results.');
   return (
     <aside className="aside stack">
       <section className="panel box">
@@ -410,7 +412,7 @@ function Aside({ pattern, fields, typed, agent }: AsideProps) {
       </section>
       <section className="panel box">
         <header>
-          <h2>The same, typed</h2>
+          <h2>CLI equivalent</h2>
           <span className="end">
             <Button small look="quiet" onClick={() => navigator.clipboard.writeText(command)}>
               <Icon name="copy" />

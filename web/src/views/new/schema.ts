@@ -1,6 +1,6 @@
 import type { FieldError } from '../../api/client';
 import { capital, sentence } from '../../model/format';
-import { TIME, wordsOf } from './words';
+import { TIME, textsOf } from './words';
 
 /** A field of a spec, as its JSON schema describes it. */
 export interface Schema {
@@ -98,7 +98,7 @@ function fieldOf(
   const input = inputOf(name, field, defs);
   if (!input) return null;
   const cli = field['x-cli'];
-  const words = wordsOf(pattern, name);
+  const words = textsOf(pattern, name);
   return {
     name,
     label:
@@ -109,13 +109,7 @@ function fieldOf(
           .replaceAll('_', ' '),
       ),
     about: words.about ?? sentence(capital(field.description ?? '')),
-    option: cli?.hidden
-      ? (cli.flags ?? []).map(([flag]) => flag).join(' ')
-      : cli?.argument
-        ? ''
-        : (cli?.names?.find((given) => given.startsWith('--')) ??
-          cli?.names?.[0] ??
-          `--${lastOf(name).replace(/_s$/, '').replaceAll('_', '-')}`),
+    option: optionOf(cli, name),
     input,
     choices: choicesOf(field, defs),
     required: owner.required?.includes(name) ?? false,
@@ -124,6 +118,14 @@ function fieldOf(
     wrong: words.wrong ?? (input === 'duration' ? TIME : 'A number.'),
     flags: new Map(cli?.flags?.map(([option, value]) => [String(value), option])),
   };
+}
+
+/** The option of a field on the command line; empty for an argument. */
+function optionOf(cli: Schema['x-cli'], name: string): string {
+  if (cli?.hidden) return (cli.flags ?? []).map(([flag]) => flag).join(' ');
+  if (cli?.argument) return '';
+  const long = cli?.names?.find((option) => option.startsWith('--'));
+  return long ?? cli?.names?.[0] ?? `--${lastOf(name).replace(/_s$/, '').replaceAll('_', '-')}`;
 }
 
 function plain(field: Schema, defs: Record<string, Schema>): Schema {
@@ -236,38 +238,40 @@ export function commandOf(pattern: string, fields: Field[], typed: Typed, when: 
   return words.filter(Boolean).join(' ');
 }
 
-const WHAT: Record<string, string> = {
-  prompt: 'Say what is to be done.',
-  goal: 'Say what is to be reached.',
-  task: 'Say what is to be reached.',
-  directory: 'Say where the work is: an absolute path.',
+/** The errors for fields that are required and empty. */
+const REQUIRED: Record<string, string> = {
+  prompt: 'Enter a prompt.',
+  goal: 'Enter the goal.',
+  task: 'Enter the task.',
+  directory: 'Enter an absolute path.',
 };
 
-/** What can be seen to be missing or wrong before anybody is asked, by the name of its field. */
+/** The problems that the form can see without the daemon, by field. */
 export function wrongsOf(pattern: string, fields: Field[], typed: Typed): Record<string, string> {
-  const found: Record<string, string> = {};
+  const problems: Record<string, string> = {};
   const has = (name: string) => !!typed[name]?.trim();
   for (const field of fields) {
     const value = given(field, typed[field.name] ?? '');
-    if (field.required && value === undefined) found[field.name] = WHAT[field.name] ?? 'It is needed.';
+    if (field.required && value === undefined) problems[field.name] = REQUIRED[field.name] ?? 'Required.';
     const isNumber = field.input === 'number' || field.input === 'duration';
-    if (isNumber && typeof value === 'string') found[field.name] = field.wrong;
+    if (isNumber && typeof value === 'string') problems[field.name] = field.wrong;
   }
   if (has('directory') && !typed.directory?.startsWith('/'))
-    found.directory = 'An absolute path, such as /home/you/project.';
-  if (has('interactive')) delete found.prompt;
+    problems.directory = 'An absolute path, such as /home/you/project.';
+  if (has('interactive')) delete problems.prompt;
   if (pattern === 'pipeline' && linesOf(typed.steps ?? '').length < 2)
-    found.steps = 'Write at least two steps, one in each line.';
+    problems.steps = 'Enter at least two steps, one per line.';
   if (pattern === 'batch' && !has('items') && !has('saved'))
-    found.items = 'Write at least one item, or choose a saved list.';
+    problems.items = 'Enter at least one item, or choose a saved list.';
   if (pattern === 'loop') {
-    if (!has('prompt') && !has('steps')) found.prompt = WHAT.prompt ?? '';
+    if (!has('prompt') && !has('steps')) problems.prompt = REQUIRED.prompt ?? '';
     const by = untilOf(typed);
-    if (by === 'commands' && !has('until')) found.until = 'Name a command that passes when it is done.';
-    if (by === 'number' && !has('eval')) found.eval = 'Name a command that prints the number.';
-    if (by === 'number' && !has('direction')) found.direction = 'Say which way the number is to go.';
+    if (by === 'commands' && !has('until'))
+      problems.until = 'Enter a command that passes when the work is done.';
+    if (by === 'number' && !has('eval')) problems.eval = 'Enter a command that prints the score.';
+    if (by === 'number' && !has('direction')) problems.direction = 'Choose a direction.';
   }
-  return found;
+  return problems;
 }
 
 export type Until = 'commands' | 'number' | 'judge';
@@ -297,18 +301,18 @@ export function problemsOf(
   fields: { name: string; label?: string }[],
   typed: Typed,
 ): Record<string, string> {
-  const found: Record<string, string> = {};
+  const problems: Record<string, string> = {};
   const known = new Map(fields.map(({ name, label }) => [name, label ?? name]));
   for (const problem of error.fields) {
     const place = [...namesIn(problem, typed), ...problem.names].find((name) => known.has(name));
     if (!place) continue;
     const words =
       place === 'agent' && !typed.agent && error.code === 'agent_not_found'
-        ? `Choose who does it: no default is set. ${error.hint ?? ''}`
+        ? `Choose an agent: no default is set. ${error.hint ?? ''}`
         : inWords(problem, place, known);
-    found[place] = found[place] ? `${found[place]} ${words}` : words;
+    problems[place] = problems[place] ? `${problems[place]} ${words}` : words;
   }
-  return found;
+  return problems;
 }
 
 /** What the field that a problem is about may be called in the form. */

@@ -12,10 +12,10 @@ type When = 'now' | 'at' | 'cron' | 'every' | 'after';
 
 const CHOICES: { value: When; label: string }[] = [
   { value: 'now', label: 'Now' },
-  { value: 'at', label: 'At a time' },
-  { value: 'cron', label: 'Again and again' },
-  { value: 'every', label: 'After each success' },
-  { value: 'after', label: 'After other work' },
+  { value: 'at', label: 'Once at…' },
+  { value: 'cron', label: 'Recurring' },
+  { value: 'every', label: 'Repeat after success' },
+  { value: 'after', label: 'After another task' },
 ];
 
 const RHYTHMS: [expression: string, words: string][] = [
@@ -27,7 +27,7 @@ const RHYTHMS: [expression: string, words: string][] = [
 
 export const whenOf = (typed: Typed): When => (typed.when as When | undefined) || 'now';
 
-/** What a schedule needs besides what it starts; null for what starts now. */
+/** The trigger of a schedule; null for work that starts now. */
 export function triggerOf(typed: Typed): Record<string, unknown> | null {
   const text = (typed[`when.${whenOf(typed)}`] ?? '').trim();
   switch (whenOf(typed)) {
@@ -44,18 +44,21 @@ export function triggerOf(typed: Typed): Record<string, unknown> | null {
   }
 }
 
-/** What is wrong with when it is to begin. */
+/** The field of the form that a choice of when fills in. */
+const FIELDS = { at: 'at', cron: 'cron', every: 'every_s', after: 'when.after' } as const;
+
+/** The problems with the time at which the work is to start. */
 export function wrongTimes(typed: Typed): Record<string, string> {
   const when = whenOf(typed);
   const text = (typed[`when.${when}`] ?? '').trim();
-  if (when === 'at' && !text) return { at: 'Choose a day and a time.' };
-  if (when === 'cron' && !text) return { cron: 'Write when, or choose one of these.' };
+  if (when === 'at' && !text) return { at: 'Choose a date and time.' };
+  if (when === 'cron' && !text) return { cron: 'Enter a schedule, or choose one of these.' };
   if (when === 'every' && typeof secondsOf(text) === 'string') return { every_s: TIME };
   if (when === 'after' && !text) return { 'when.after': 'Choose a task.' };
   return {};
 }
 
-/** The words of the command that would do the same. */
+/** The part of the equivalent command that creates the schedule. */
 export function triggerWords(typed: Typed): string {
   const text = (typed[`when.${whenOf(typed)}`] ?? '').trim();
   switch (whenOf(typed)) {
@@ -74,11 +77,11 @@ interface Props {
   typed: Typed;
   type: (name: string, value: string) => void;
   problems: Record<string, string>;
-  /** Whether it can wait for other work: tasks can. */
+  /** Tells whether the work can wait for other work: tasks can. */
   waits: boolean;
 }
 
-/** When it begins, and how often. */
+/** The choice of when the work starts, and how often. */
 export function WhenGroup({ typed, type, problems, waits }: Props) {
   const when = whenOf(typed);
   const of = waits ? CHOICES : CHOICES.filter(({ value }) => value !== 'after');
@@ -93,7 +96,7 @@ export function WhenGroup({ typed, type, problems, waits }: Props) {
             when={when}
             typed={typed[`when.${when}`] ?? ''}
             change={(value) => type(`when.${when}`, value)}
-            problem={problems[when === 'every' ? 'every_s' : when === 'after' ? 'when.after' : when]}
+            problem={problems[FIELDS[when]]}
           />
         </div>
       )}
@@ -114,6 +117,8 @@ const LABELS = {
   every: ['Pause', '--every'],
   after: ['After', '--after'],
 } as const;
+
+const PLACEHOLDERS: Partial<Record<When, string>> = { cron: '0 3 * * *', every: '30m' };
 
 function One({ when, typed, change, problem }: OneProps) {
   const id = useId();
@@ -146,7 +151,7 @@ function One({ when, typed, change, problem }: OneProps) {
         <input
           {...common}
           type={when === 'at' ? 'datetime-local' : 'text'}
-          placeholder={when === 'cron' ? '0 3 * * *' : when === 'every' ? '30m' : undefined}
+          placeholder={PLACEHOLDERS[when]}
         />
       )}
       {when === 'cron' && (
@@ -173,8 +178,9 @@ function One({ when, typed, change, problem }: OneProps) {
 }
 
 function About({ when, typed }: { when: When; typed: string }) {
-  if (when === 'every') return <>It starts at once, then so long after each success: 90s, 30m, 2h, 1d.</>;
-  if (when === 'after') return <>It begins when that has been completed.</>;
+  if (when === 'every')
+    return <>Starts now, then after this pause following each success: 90s, 30m, 2h, 1d.</>;
+  if (when === 'after') return <>Starts when that task has completed.</>;
   if (when === 'at') {
     const at = new Date(typed);
     return Number.isNaN(at.getTime()) ? (

@@ -23,7 +23,7 @@ interface Group {
   tasks: Task[];
 }
 
-/** Runs with several agents are groups; everything else stands on its own. */
+/** Groups the running tasks by run; a run with one agent forms no group. */
 function groupsOf(work: Work[]): Group[] {
   const runs = new Map(work.filter(isRun).map((run) => [run.id, run]));
   const groups = new Map<string, Task[]>();
@@ -32,13 +32,13 @@ function groupsOf(work: Work[]): Group[] {
     groups.set(key, [...(groups.get(key) ?? []), task]);
   }
   const alone: Task[] = [];
-  const found: Group[] = [];
+  const shared: Group[] = [];
   for (const [id, tasks] of groups) {
     const run = runs.get(id);
-    if (run && tasks.length > 1) found.push({ run, tasks });
+    if (run && tasks.length > 1) shared.push({ run, tasks });
     else alone.push(...tasks);
   }
-  return alone.length > 0 ? [...found, { run: null, tasks: alone }] : found;
+  return alone.length > 0 ? [...shared, { run: null, tasks: alone }] : shared;
 }
 
 export function AtWork({ work }: { work: Work[] }) {
@@ -69,12 +69,12 @@ export function AtWork({ work }: { work: Work[] }) {
       </header>
       {count === 0 && (
         <Empty title="No agent is at work">
-          <p>What is started here, on the command line or by a schedule appears while it happens.</p>
+          <p>Work that you start here, from the CLI or on a schedule shows up live.</p>
         </Empty>
       )}
       {groups.map((group) => (
         <div className="group" key={group.run?.id ?? 'alone'}>
-          <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
+          <header>{group.run ? <RunHead run={group.run} /> : <span className="t">Single tasks</span>}</header>
           <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
             {group.tasks.map((task) => (
               <Card
@@ -132,7 +132,7 @@ function Parent({ id }: { id: string }) {
   );
 }
 
-/** What of its run a task does, without the title of the run. */
+/** The part of a run that a task does, without the title of the run. */
 const partOf = (task: Task, run: string): string =>
   task.title.startsWith(`${run} (`) ? task.title.slice(run.length + 2, -1) : task.title;
 
@@ -143,7 +143,7 @@ interface CardProps {
   pulses: boolean;
 }
 
-/** Only what changes with each line of its agent is drawn again with it, not the card. */
+/** A card; a new line of the agent redraws the changed parts only. */
 const Card = memo(({ task, of, pulses }: CardProps) => {
   const attempt = latest(task);
   const warning = attempt?.warnings.at(-1);
@@ -174,13 +174,9 @@ const Card = memo(({ task, of, pulses }: CardProps) => {
           {!warning && <Turns task={task} />}
         </span>
         <Cost task={task} />
-        {warning ? (
-          <Warned task={task} what={warning.what} text={warning.text} />
-        ) : task.interactive && attempt ? (
-          <IdleFor attempt={attempt} />
-        ) : (
-          pulses && attempt && <Pulse attempt={attempt.id} />
-        )}
+        {warning && <Warned task={task} what={warning.what} text={warning.text} />}
+        {!warning && attempt && task.interactive && <IdleFor attempt={attempt} />}
+        {!warning && attempt && !task.interactive && pulses && <Pulse attempt={attempt.id} />}
       </span>
     </WorkLink>
   );
@@ -190,12 +186,10 @@ const Card = memo(({ task, of, pulses }: CardProps) => {
 function Warned({ task, what, text }: { task: Task; what: string; text: string }) {
   const usage = useUsed(task);
   const spent = priceOf(task, usage)?.usd ?? 0;
-  const short =
-    what === 'budget' && task.budget_usd
-      ? `${percent(spent, task.budget_usd)} of its budget`
-      : what === 'turns' && task.max_turns
-        ? `${percent(usage?.turns ?? 0, task.max_turns)} of its turns`
-        : text;
+  let short = text;
+  if (what === 'budget' && task.budget_usd) short = `${percent(spent, task.budget_usd)} of its budget`;
+  else if (what === 'turns' && task.max_turns)
+    short = `${percent(usage?.turns ?? 0, task.max_turns)} of its turns`;
   return (
     <span className="warn" title={text}>
       <Icon name="warn" />
@@ -206,7 +200,7 @@ function Warned({ task, what, text }: { task: Task; what: string; text: string }
 
 const IDLE_S = 60;
 
-/** For how many seconds nothing has been printed in a terminal; 0 before that is worth a word. */
+/** The seconds without output in a terminal; 0 for less than a minute. */
 function useIdle(attempt: Attempt): number {
   const now = useNow();
   const last = useActivity(attempt.id)?.at ?? attempt.started_at;
@@ -227,7 +221,7 @@ function IdleFor({ attempt }: { attempt: Attempt }) {
 
 const [WIDE, HIGH, BAR] = [58, 12, 2.4];
 
-/** How much it printed lately, in small bars, the newest at the right. */
+/** The recent amount of output as small bars, the newest on the right. */
 function Pulse({ attempt }: { attempt: string }) {
   useActivity(attempt);
   const pulse = pulseOf(attempt);

@@ -73,7 +73,7 @@ export function Needs({ needs, rows, running, more }: NeedsProps) {
     return (
       <Empty title="Nothing needs you">
         <p>
-          Questions, failures and work that is ready to merge come here. {inWords(running)}{' '}
+          Questions, failures and work that is ready to merge appear here. {inWords(running)}{' '}
           {running === 1 ? 'agent is' : 'agents are'} at work.
         </p>
       </Empty>
@@ -89,7 +89,7 @@ export function Needs({ needs, rows, running, more }: NeedsProps) {
               key={need.key}
               tabIndex={open ? 0 : -1}
               aria-current={open ? 'true' : undefined}
-              className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}
+              className={open ? chosenClass(need) : ''}
             >
               <One need={need} open={open} choose={() => choose(need.key)} />
               <span className="age">
@@ -108,6 +108,8 @@ export function Needs({ needs, rows, running, more }: NeedsProps) {
     </>
   );
 }
+
+const chosenClass = (need: Need): string => (need.kind === 'question' ? 'open' : 'chosen');
 
 function One({ need, open, choose }: { need: Need; open: boolean; choose: () => void }) {
   const { work } = need;
@@ -146,6 +148,11 @@ const Repository = ({ path }: { path: string }) => (
   </span>
 );
 
+function describeQuestions(count: number): string {
+  if (count > 1) return `asks ${count} questions`;
+  return count === 1 ? 'asks' : 'needs you';
+}
+
 function Asked({ need, open, choose }: { need: Need; open: boolean; choose: () => void }) {
   const { work, blocked } = need;
   const count = work.questions.length;
@@ -154,7 +161,7 @@ function Asked({ need, open, choose }: { need: Need; open: boolean; choose: () =
     <>
       <Glyph state="you" />
       <div>
-        <Title work={work}>{count > 1 ? `asks ${count} questions` : count ? 'asks' : 'needs you'}</Title>
+        <Title work={work}>{describeQuestions(count)}</Title>
         {open ? (
           <>
             <Questions work={work} />
@@ -186,7 +193,7 @@ function Asked({ need, open, choose }: { need: Need; open: boolean; choose: () =
 const CAUSES: Record<string, string> = {
   authentication: 'refuses the login',
   billing: 'has no credit left',
-  capability: 'cannot do what was asked',
+  capability: 'lacks a needed ability',
   environment: 'could not be started',
   overloaded: 'is overloaded',
   rate_limit: 'reached a rate limit that did not reset',
@@ -194,9 +201,9 @@ const CAUSES: Record<string, string> = {
   limit: 'A limit was reached',
 };
 
-/** What several have in common, in a few words. */
+/** The common subject of several needs. */
 function subjectOf({ kind, failure, agent, count }: Need): [string, string] {
-  if (kind === 'look') return [`${counted(count, 'result')} to look at`, 'completed, not proven'];
+  if (kind === 'look') return [`${counted(count, 'result')} to review`, 'completed, not proven'];
   const stopped = `${counted(count, 'task')} failed`;
   const words = CAUSES[failure ?? ''] ?? 'failed';
   const ofAll = failure === 'disk_full' || failure === 'limit';
@@ -219,6 +226,7 @@ function Folded({ need }: { need: Need }) {
   const last = isRun(work) ? undefined : latest(work);
   const evidence = need.kind === 'failure' && (last?.evidence ?? work.reason);
   const first = repositories[0];
+  const retry = need.count > 1 ? `Retry all ${grouped(need.count)}` : 'Retry';
   return (
     <>
       <Glyph state={need.kind === 'look' ? 'said' : 'bad'} />
@@ -238,11 +246,7 @@ function Folded({ need }: { need: Need }) {
         )}
         <div className="acts">
           <Act small look="quiet" disabled={settle.isPending} onClick={() => settle.mutate(undefined)}>
-            {need.kind === 'look'
-              ? 'Mark all as looked at'
-              : need.count > 1
-                ? `Retry all ${grouped(need.count)}`
-                : 'Retry'}
+            {need.kind === 'look' ? 'Mark all as reviewed' : retry}
           </Act>
           <Button small look="quiet" aria-expanded={isOpen} onClick={() => open(!isOpen)}>
             {isOpen ? 'Hide' : `Show ${grouped(need.count)}`}
@@ -288,6 +292,11 @@ const LONGEST_NAME = 40;
 const shortened = (name: string): string =>
   name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name;
 
+function describeFailure(work: Work, check: string | undefined, hasReportedSuccess: boolean): string {
+  if (check) return `${hasReportedSuccess ? 'reported success, but ' : ''}${shortened(check)} failed`;
+  return stateOf(work) === 'lost' ? 'outcome unknown (process lost)' : 'failed';
+}
+
 function Failure({ work }: { work: Work }) {
   const [asking, ask] = useState(false);
   const retry = useAction((id: string) => actions.task(id, 'retry'));
@@ -298,12 +307,7 @@ function Failure({ work }: { work: Work }) {
   const failed = isRun(work) ? undefined : work.checks.find((check) => !check.passed);
   const evidence =
     (failed && lastLine(failed.output)) || last?.evidence || (work.reason && inline(work.reason));
-  const said = last?.claimed === 'success';
-  const what = failed
-    ? `${said ? 'said done; ' : ''}${shortened(failed.name)} failed`
-    : stateOf(work) === 'lost'
-      ? 'was lost: nobody saw the end'
-      : 'failed';
+  const what = describeFailure(work, failed?.name, last?.claimed === 'success');
   return (
     <>
       <Glyph state={stateOf(work)} />
@@ -316,7 +320,7 @@ function Failure({ work }: { work: Work }) {
         )}
         <div className="acts">
           <WorkLink work={work} hash="continue" className="btn sm">
-            {isRun(work) && !work.workspace.branch ? 'Look' : 'Continue with a hint'}
+            {isRun(work) && !work.workspace.branch ? 'Open' : 'Continue with a hint'}
           </WorkLink>
           {canMergeAnyway(work) && (
             <Act small look="quiet" onClick={() => ask(true)}>
@@ -355,7 +359,7 @@ function Undelivered({ work }: { work: Work }) {
         )}
         <div className="acts">
           <WorkLink work={work} className="btn sm">
-            Look
+            Open
           </WorkLink>
           {failed && (
             <Act small look="quiet" disabled={again.isPending} onClick={() => again.mutate(work)}>
@@ -375,17 +379,12 @@ function Ready({ work }: { work: Work }) {
   const [place, isSeen] = useSeen<HTMLDivElement>();
   const preview = useMergePreview(work.id, isSeen).data;
   const against = preview && obstacle(preview);
+  const ready = preview ? 'is verified and ready to merge' : 'is verified';
   return (
     <>
       <Glyph state={against ? 'bad' : 'ok'} />
       <div ref={place}>
-        <Title work={work}>
-          {against
-            ? 'is verified, and cannot be merged yet'
-            : preview
-              ? 'is verified and ready to merge'
-              : 'is verified'}
-        </Title>
+        <Title work={work}>{against ? 'is verified but cannot be merged yet' : ready}</Title>
         {against && (
           <span className="evi">
             <Said>{against}</Said>
@@ -425,7 +424,7 @@ function Unproven({ work }: { work: Work }) {
             Review
           </WorkLink>
           <Act small look="quiet" disabled={mark.isPending} onClick={() => mark.mutate({ seen: true })}>
-            Mark as looked at
+            Mark as reviewed
           </Act>
         </div>
         <Problem error={mark.error} />
@@ -466,7 +465,7 @@ function Flagged({ work }: { work: Work }) {
         <Title work={work}>is flagged</Title>
         <div className="acts">
           <Act small look="quiet" disabled={mark.isPending} onClick={() => mark.mutate({ flagged: false })}>
-            Take the flag off
+            Remove flag
           </Act>
         </div>
         <Problem error={mark.error} />

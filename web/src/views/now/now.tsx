@@ -20,7 +20,7 @@ import { Waiting } from './waiting';
 
 const RESULTS = 8;
 
-/** What needs the person, what moves, what waits, what came out. */
+/** Now: what needs the person, active work, waiting work and results. */
 export function Now() {
   const [project] = useScope();
   const active = useActive(project);
@@ -96,7 +96,7 @@ function Pulse({ needs, running }: { needs: number; running: number }) {
   );
 }
 
-/** What ended today, counted by the daemon over all work. */
+/** The totals of today, counted by the daemon over all work. */
 function totals({ completed, verified, merged, failed, cancelled, started }: Sums): string {
   if (completed + failed + cancelled + merged === 0) {
     return started > 0 ? `${grouped(started)} started today, no results yet` : 'No results yet today';
@@ -165,8 +165,15 @@ function Results({ ended }: { ended: Work[] }) {
   );
 }
 
-/** Plays what is written for it, and does no work. */
+/** The agent without a model: it follows a playbook and does no real work. */
 const REHEARSAL = 'rehearsal';
+
+/** Which agents can be used, for a first visit. */
+function agentsLine(usual: string | undefined, real: string[]): string {
+  if (usual) return `The default agent is ${usual}.`;
+  if (real.length > 0) return `${real.join(', ')} can be used here. Set a default with kapelle init.`;
+  return 'No coding agent is set up yet: run kapelle init. Until then, try rehearsal, an agent without a model.';
+}
 
 function FirstVisit() {
   const agents = useAgents().data ?? [];
@@ -179,12 +186,7 @@ function FirstVisit() {
     <div className="mt-5 max-w-xl">
       <Empty title="Give the first agent some work">
         <p>
-          {usual
-            ? `${usual} does it, unless you name another. `
-            : real.length > 0
-              ? `${real.join(', ')} can be used here. None is the default yet: kapelle init sets one. `
-              : 'No coding agent is set up here yet: kapelle init tells how. Until then rehearsal shows how it goes; it only plays a part. '}
-          {who !== REHEARSAL && 'A check makes the result trustworthy.'}
+          {agentsLine(usual, real)} {who !== REHEARSAL && 'A check makes the result trustworthy.'}
         </p>
         {who && (
           <p className="cmd">

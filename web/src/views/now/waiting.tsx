@@ -14,11 +14,11 @@ const MOST = 50;
 interface Props {
   work: Work[];
   all: Work[];
-  /** How much work is open and not in these lists. */
+  /** The amount of open work that is not in these lists. */
   unlisted: number;
 }
 
-/** What starts or goes on by itself, and what it waits for; what waits for one account is one row. */
+/** Work that starts or continues by itself, with the reason for the wait; one row per rate-limited account. */
 export function Waiting({ work, all, unlisted }: Props) {
   const agents = useAgents().data ?? [];
   const titles = new Map(all.map((item) => [item.id, item.title]));
@@ -65,9 +65,9 @@ export function Waiting({ work, all, unlisted }: Props) {
 
 function whyOf(item: Work, titles: Map<string, string>): string {
   if (item.reason) return named(item.reason, (id) => titles.get(id));
-  if (isRun(item)) return 'next when there is room';
+  if (isRun(item)) return 'starts when there is capacity';
   const before = item.depends_on.map((id) => titles.get(id)).filter((title) => title !== undefined);
-  return before.length > 0 ? `after ${before.join(', ')}` : 'next when a slot is free';
+  return before.length > 0 ? `after ${before.join(', ')}` : 'starts when a slot is free';
 }
 
 /** All tasks that wait for the limit of one account, with a way to test it at once. */
@@ -75,7 +75,7 @@ function Limited({ agent, name, tasks }: { agent: Agent | undefined; name: strin
   const test = useAgentTest(name);
   const first = tasks[0];
   const until = agent?.paused_until ?? first?.not_before;
-  const found = test.data;
+  const result = test.data;
   return (
     <li className="of-account">
       <Glyph state="limit" />
@@ -95,11 +95,11 @@ function Limited({ agent, name, tasks }: { agent: Agent | undefined; name: strin
         {until && <Moment at={until} />}
       </span>
       <Act small look="quiet" disabled={test.isPending} onClick={() => test.mutate()}>
-        {test.isPending ? 'Trying…' : 'Try now'}
+        {test.isPending ? 'Testing…' : 'Test now'}
       </Act>
-      {found && !found.usable && (
+      {result && !result.usable && (
         <span className="c-bad small whole">
-          <Said>{found.problem ?? 'It did not answer.'}</Said>
+          <Said>{result.problem ?? 'No answer.'}</Said>
         </span>
       )}
       <Problem error={test.error} />

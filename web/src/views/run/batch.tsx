@@ -55,10 +55,10 @@ export function Batch({ run, steps }: { run: Run; steps: Step[] }) {
   return (
     <>
       <p className="dim">
-        {ended} of {items.length} items have ended, at most {String(run.spec.at_once ?? 4)} are under way at
-        once.
+        {ended} of {items.length} items have ended; at most {String(run.spec.at_once ?? 4)} run at the same
+        time.
       </p>
-      <Table columns={[{ num: '#' }, 'Item', 'What became of it', { num: 'Time' }, { num: 'Cost' }]}>
+      <Table columns={[{ num: '#' }, 'Item', 'Outcome', { num: 'Time' }, { num: 'Cost' }]}>
         {items.map((item) => (
           <Row key={item.number} run={run} item={item} outcome={outcomes[item.number - 1]} />
         ))}

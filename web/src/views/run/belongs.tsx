@@ -18,7 +18,7 @@ export function Belongs({ run }: { run: Run }) {
   return (
     <section className="section" aria-labelledby="h-belongs">
       <header>
-        <h2 id="h-belongs">Where it belongs</h2>
+        <h2 id="h-belongs">Related</h2>
       </header>
       <ul className="nest panel">
         {parent && <Row work={parent} depth={0} />}
@@ -44,7 +44,7 @@ function Row({ work, depth, here }: { work: Work; depth: number; here?: boolean 
         <WorkLink work={work} className={here ? 'cut strong' : 'cut'}>
           <Said>{work.title}</Said>
         </WorkLink>
-        <span className="faint desk">{[...kind, ...(here ? ['this one'] : [])].join(', ')}</span>
+        <span className="faint desk">{[...kind, ...(here ? ['current'] : [])].join(', ')}</span>
       </span>
       <span className="faint cut desk">{whoOf(work)}</span>
       <span className="num desk">

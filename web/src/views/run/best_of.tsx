@@ -54,12 +54,13 @@ export function BestOf({ run, steps }: { run: Run; steps: Step[] }) {
           </li>
         ))}
       </ul>
-      {why ? (
+      {why && (
         <div className="note">
           <Glyph state={run.spec.eval ? 'ok' : 'said'} />
           <Said>{sentence(capital(why))}</Said>
         </div>
-      ) : hasEnded(run) ? null : (
+      )}
+      {!why && !hasEnded(run) && (
         <p className="faint">
           {run.spec.eval ? (
             <>
@@ -67,7 +68,7 @@ export function BestOf({ run, steps }: { run: Run; steps: Step[] }) {
               merged.
             </>
           ) : (
-            'Then a judge chooses among those that pass.'
+            'Then a judge chooses among the candidates that pass.'
           )}
         </p>
       )}
@@ -86,7 +87,7 @@ function Column({ run, candidate, won }: { run: Run; candidate: Candidate; won: 
         <Link to="/tasks/$id/{-$tab}" params={{ id: task.subject ?? '' }}>
           Candidate {candidate.number}
         </Link>
-        {won && <span className="c-ok">wins</span>}
+        {won && <span className="c-ok">winner</span>}
         <Elapsed className="faint" from={task.started_at} to={task.ended_at ?? run.ended_at} />
       </h2>
       {candidate.score !== null && <p className="score">{candidate.score}</p>}

@@ -29,8 +29,9 @@ export function ConductedPhases({ run }: { run: Run }) {
   ];
   const at = PHASES.indexOf(phaseOf(run));
   const result = run.result as Result | null;
-  const looked = !!result?.checks?.length || !!result?.verdict;
-  return <Phases run={run} phases={phases} at={at >= 0 ? at : looked ? 2 : 1} />;
+  // Between iterations: the last phase with a result.
+  const lastPhase = result?.checks?.length || result?.verdict ? 2 : 1;
+  return <Phases run={run} phases={phases} at={at >= 0 ? at : lastPhase} />;
 }
 
 /** The plan of a conductor as it is now, and what became of each part. */
@@ -39,8 +40,8 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
   const plan = partsOf(run);
   if (plan.length === 0) {
     return (
-      <Empty title={hasEnded(run) ? 'There was no plan' : 'There is no plan yet'}>
-        <p>The conductor is asked first. The parts of its plan appear here as soon as it has answered.</p>
+      <Empty title={hasEnded(run) ? 'No plan was made' : 'No plan yet'}>
+        <p>The conductor makes the plan first. Its parts appear here.</p>
       </Empty>
     );
   }
@@ -52,7 +53,7 @@ export function Conducted({ run, steps }: { run: Run; steps: Step[] }) {
       <section className="panel box">
         <header>
           <h2>Plan</h2>
-          <span className="faint">as the conductor has it now</span>
+          <span className="faint">current plan</span>
           <Legend of={meanings(nodes)} />
         </header>
         <Graph label="The plan" widest={200} nodes={nodes} />

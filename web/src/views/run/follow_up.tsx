@@ -26,14 +26,14 @@ export function FollowUp({ run }: { run: Run }) {
           // biome-ignore lint/a11y/noAutofocus: one has come here to type
           autoFocus={location.hash === '#continue'}
           aria-label="Continue this run"
-          placeholder="Continue: what is left to do?"
+          placeholder="What is left to do?"
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
           onKeyDown={submitOnCommand}
         />
         <div className="row">
-          <span>a new task on its branch, with its checks</span>
+          <span>starts a follow-up task on this branch with the same checks</span>
           <Act small type="submit" hotkey={withCommand('↵')} disabled={follow.isPending || !typed.trim()}>
             {follow.isPending ? 'Sending' : 'Continue'}
           </Act>

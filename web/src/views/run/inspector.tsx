@@ -16,7 +16,7 @@ import { taskOf } from './step_facts';
 const number = (value: unknown): number | null => (typeof value === 'number' && value > 0 ? value : null);
 const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
 
-/** What will end a run, what it is measured by, what was asked, and where it is. */
+/** Limits, score command, prompt and workspace of a run. */
 export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
   const asked = text(run.spec.prompt) ?? text(run.spec.goal);
   const measure = text(run.spec.eval);
@@ -29,14 +29,14 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
           <h2>Measured by</h2>
           <p className="cmd">{measure}</p>
           <p className="hint">
-            {run.spec.direction === 'minimize' ? 'Smaller wins.' : 'Larger wins.'} The last line it prints is
-            the number.
+            {run.spec.direction === 'minimize' ? 'Smaller is better.' : 'Larger is better.'} The last line of
+            its output is the score.
           </p>
         </section>
       )}
       {asked && (
         <section>
-          <h2>Asked</h2>
+          <h2>Prompt</h2>
           <p className="break">
             <Said>{asked}</Said>
           </p>
@@ -48,7 +48,7 @@ export function RunInspector({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What a run was asked for, and where nothing was said, what its pattern does then. */
+/** The value of a field in the specification, or the default of the pattern. */
 function useLimits(run: Run): Record<string, unknown> {
   const schema = usePatterns().data?.find(({ name }) => name === run.pattern)?.spec_schema;
   const known = (schema?.properties ?? {}) as Record<string, { default?: unknown }>;
@@ -75,7 +75,7 @@ function Ends({ run, steps }: { run: Run; steps: Step[] }) {
   if (!budget && spent.agent_calls > 0) facts.push(['Cost', cost]);
   return (
     <section className={hasEnded(run) ? 'over' : ''}>
-      <h2>{hasEnded(run) ? 'What it used' : 'What will end it'}</h2>
+      <h2>{hasEnded(run) ? 'Usage' : 'Limits'}</h2>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
       {cycles && <Meter name="Cycles" used={cycle} most={cycles} text={`${cycle} of ${cycles}`} />}
       {failures && (

@@ -36,7 +36,7 @@ function stateOf(feature: Feature, run: Run): State {
   return within(run, feature.phase === 'waiting' || feature.phase === 'open' ? 'todo' : 'run');
 }
 
-/** What is to be known of a feature in a line. */
+/** The state of a feature in a line. */
 function about(feature: Feature, state: State): string {
   if (feature.reason) return oneLine(inline(feature.reason));
   if (feature.status === 'passed')
@@ -52,8 +52,8 @@ export function Lanes({ run }: { run: Run }) {
   const paused = (run.result as Result | null)?.paused ?? {};
   const tracks = Object.keys((run.spec.tracks as Record<string, string> | undefined) ?? { all: '' });
   if (features.length === 0) {
-    const none = run.status === 'completed' ? 'No feature was open' : 'No feature was begun';
-    return <Empty title={hasEnded(run) ? none : 'The features are not read yet'} />;
+    const none = run.status === 'completed' ? 'No feature was open' : 'No feature was started';
+    return <Empty title={hasEnded(run) ? none : 'Features not read yet'} />;
   }
   return (
     <ul className="candidates">

@@ -63,12 +63,17 @@ export function iterationsOf(steps: Step[]): Iteration[] {
   return found;
 }
 
+function signOf(change: number): string {
+  if (change === 0) return '';
+  return change > 0 ? '+' : '−';
+}
+
 const VERDICTS: Record<string, [State, string, string]> = {
   start: ['todo', 'start', 'dim'],
   pass: ['ok', 'passed', 'c-ok'],
   keep: ['ok', 'kept', 'c-ok'],
   progress: ['said', 'not yet', 'dim'],
-  discard: ['cancelled', 'put back', 'dim'],
+  discard: ['cancelled', 'reverted', 'dim'],
   fail: ['bad', 'failed', 'c-bad'],
   working: ['run', 'at work', 'c-go'],
 };
@@ -88,10 +93,10 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
             <tr>
               <th className="num">#</th>
               <th>Verdict</th>
-              {scored && <th className="num">Number</th>}
+              {scored && <th className="num">Score</th>}
               {scored && <th className="num">Change</th>}
-              <th>What it did</th>
-              <th className="num">Took</th>
+              <th>Summary</th>
+              <th className="num">Duration</th>
               <th className="num">Cost</th>
               <th>Commit</th>
             </tr>
@@ -106,7 +111,8 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
               );
               const change = one.score !== null && before?.score ? one.score - before.score : null;
               const better = change !== null && change < 0 === minimizes && change !== 0;
-              const row = state === 'run' ? 'here' : one.number === best ? 'best' : '';
+              const bestRow = one.number === best ? 'best' : '';
+              const row = state === 'run' ? 'here' : bestRow;
               return (
                 <tr key={one.number} className={row}>
                   <td className="num">{one.number}</td>
@@ -119,8 +125,7 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
                   {scored && <td className="num strong">{one.score ?? ''}</td>}
                   {scored && (
                     <td className={`num small desk ${better ? 'c-ok' : 'faint'}`}>
-                      {change !== null &&
-                        `${change > 0 ? '+' : change < 0 ? '−' : ''}${Math.abs(round(change))}`}
+                      {change !== null && `${signOf(change)}${Math.abs(round(change))}`}
                     </td>
                   )}
                   <td className="full">
@@ -143,7 +148,7 @@ export function Loop({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What the agent of an iteration cost; – where it told nothing. */
+/** The cost of an iteration; – if its agent reported none. */
 function costOf({ task }: Iteration): string {
   const usd = task?.ended_at ? taskOf(task)?.cost_usd : undefined;
   return usd === undefined ? '' : money(usd, '–');
@@ -152,7 +157,7 @@ function costOf({ task }: Iteration): string {
 const round = (value: number): number => Math.round(value * 100) / 100;
 
 function What({ one }: { one: Iteration }) {
-  if (one.verdict === 'start') return <span className="dim">Measured before anything was done</span>;
+  if (one.verdict === 'start') return <span className="dim">Baseline</span>;
   const text = one.problem ?? (one.said || one.task?.label || '');
   const shown = <Said className={one.problem ? 'c-bad' : 'dim'}>{text}</Said>;
   if (!one.task?.subject) return shown;

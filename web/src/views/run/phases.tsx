@@ -5,21 +5,19 @@ import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
 import { within } from './within';
 
-/** What a phase is called, what is known of it, and its sign once it is past: green if all of it is done. */
+/** The name of a phase, details, and its state when it is past. */
 export type Phase = [name: string, about: string, after?: State];
 
-/** How far a run is in what it does one after the other. */
+/** The phases of a run with the current one. */
 export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: number }) {
   return (
     <ol className="phases panel">
       {phases.map(([name, about, after = 'ok'], place) => {
         const past = run.status === 'completed' || place < at;
         const now = place === at && !past;
-        const state = past
-          ? after
-          : now && run.status === 'failed'
-            ? 'bad'
-            : within(run, now ? 'run' : 'todo');
+        let state = within(run, now ? 'run' : 'todo');
+        if (past) state = after;
+        else if (now && run.status === 'failed') state = 'bad';
         return (
           <li key={name} className={LOOKS[state] ?? (past || now ? '' : 'later')}>
             <div className="k">
@@ -36,15 +34,17 @@ export function Phases({ run, phases, at }: { run: Run; phases: Phase[]; at: num
   );
 }
 
-/** The sign of a phase that is past, by whether all that it should have done is. */
-export const afterwards = (run: Run, whole: boolean): State =>
-  whole ? 'ok' : run.status === 'failed' ? 'bad' : 'none';
+/** The state of a past phase; isComplete tells whether the phase did all its work. */
+export function afterwards(run: Run, isComplete: boolean): State {
+  if (isComplete) return 'ok';
+  return run.status === 'failed' ? 'bad' : 'none';
+}
 
 const LOOKS: Partial<Record<State, string>> = { run: 'now', you: 'you' };
 
 function labelOf(state: State, past: boolean): string | undefined {
   if (state === 'ok') return 'done';
-  if (state === 'none') return past ? 'ended, not all of it done' : 'not begun';
+  if (state === 'none') return past ? 'ended incomplete' : 'not started';
   return state === 'cancelled' ? 'stopped' : undefined;
 }
 

@@ -1,4 +1,5 @@
 import type { Run, Step } from '../../api/client';
+import { counted } from '../../model/format';
 import { hasEnded, type State } from '../../model/work';
 import type { Node } from '../graph';
 import { stepState, taskOf } from './step_facts';
@@ -65,13 +66,17 @@ function outcome(run: Run, steps: Step[], before: number): Pick<Part, 'state' | 
   if (merged?.problem) return { state: 'bad', task, about: merged.problem };
   if (!work) {
     const state = within(run, before ? 'blocked' : 'todo');
-    return { state, task, about: before && !hasEnded(run) ? `after ${before} of them` : wordsFor(state) };
+    return {
+      state,
+      task,
+      about: before && !hasEnded(run) ? `after ${counted(before, 'part')}` : wordsFor(state),
+    };
   }
   const state = stepState(work, run);
   if (state !== 'ok' && state !== 'said')
     return { state, task, about: wordsFor(state) || (taskOf(work)?.agent ?? '') };
   // Its agent is done; that is no more than said until it is merged.
-  return { state: 'said', task, about: hasEnded(run) ? 'done, not merged' : 'done, to be merged' };
+  return { state: 'said', task, about: hasEnded(run) ? 'done, not merged' : 'done, waiting for its merge' };
 }
 
 export const nodeOf = ({ dependsOn, task, ...part }: Part): Node => ({
@@ -82,7 +87,7 @@ export const nodeOf = ({ dependsOn, task, ...part }: Part): Node => ({
 
 export const phaseOf = (run: Run): string => String(run.progress.phase ?? '');
 
-/** What must be true in the end: as it was worked out, or as it was asked for. */
+/** The success criteria: those that the team agreed on, or those of the specification. */
 export function criteriaOf(run: Run): string[] {
   const told = (run.result as { success_criteria?: string[] } | null)?.success_criteria;
   return told ?? (Array.isArray(run.spec.success_criteria) ? run.spec.success_criteria.map(String) : []);

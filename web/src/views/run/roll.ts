@@ -5,11 +5,9 @@ import { planned, planOf } from './plan';
 
 /** The states of the parts of a run's plan, where its pattern has one. */
 export function partStates(run: Run, steps: Step[]): State[] {
-  const parts =
-    run.pattern === 'team'
-      ? planOf(run, steps, planned(steps).at(-1) ?? 0)
-      : run.pattern === 'orchestrate'
-        ? nodesOf(run, steps)
-        : [];
-  return parts.map(({ state }) => state);
+  if (run.pattern === 'team') {
+    return planOf(run, steps, planned(steps).at(-1) ?? 0).map(({ state }) => state);
+  }
+  if (run.pattern === 'orchestrate') return nodesOf(run, steps).map(({ state }) => state);
+  return [];
 }

@@ -38,7 +38,7 @@ const PICTURES: Record<string, [string, Part]> = {
   loop: ['Iterations', Loop],
   team: ['Plan', Team],
   'best-of': ['Candidates', BestOf],
-  pipeline: ['Steps in line', Pipeline],
+  pipeline: ['Steps', Pipeline],
   orchestrate: ['Plan', Conducted],
   batch: ['Items', Batch],
   tracks: ['Tracks', Lanes],

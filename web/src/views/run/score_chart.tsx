@@ -18,10 +18,7 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
   // Below the best there is room for its label, where the line does not cross it.
   const low = Math.min(...values) - span * (falls ? 0.22 : 0.12);
   const high = Math.max(...values) + span * 0.12;
-  const last = Math.max(
-    iterations.at(-1)?.number ?? 1,
-    hasEnded(run) ? 1 : most > 0 && most <= 40 ? most : 1,
-  );
+  const last = Math.max(iterations.at(-1)?.number ?? 1, !hasEnded(run) && most > 0 && most <= 40 ? most : 1);
   const y = (score: number) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - score)) / (high - low);
   const floor = HEIGHT - BOTTOM;
   const kept = iterations.filter(
@@ -111,13 +108,13 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
         <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
           <circle className="disc" cx="6" cy="6" r="4.5" />
         </svg>
-        put back
+        reverted
       </span>
       <span>
         <svg className="key chart" viewBox="0 0 12 12" aria-hidden="true">
           <path className="badx" d="m2 2 8 8M10 2l-8 8" />
         </svg>
-        no number
+        no score
       </span>
     </span>
   );

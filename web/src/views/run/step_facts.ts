@@ -2,7 +2,7 @@ import type { CheckResult, Run, Step } from '../../api/client';
 import type { State } from '../../model/work';
 import { within } from './within';
 
-/** What a task step of a run leaves. */
+/** The result of a task step. */
 export interface TaskFacts {
   id: string;
   status: string;
@@ -15,7 +15,7 @@ export interface TaskFacts {
 
 export const taskOf = (step: Step): TaskFacts | null => step.result as TaskFacts | null;
 
-/** What a check step of a run found. */
+/** The result of a check step. */
 export const checksOf = (step: Step): CheckResult[] =>
   step.kind === 'check' && Array.isArray(step.result) ? (step.result as CheckResult[]) : [];
 
@@ -40,9 +40,10 @@ function own(step: Step): State {
   if (step.kind === 'check') return failuresOf(step) ? 'bad' : 'ok';
   if (step.kind === 'ask') return 'said';
   if (step.kind !== 'task' && step.kind !== 'run') {
-    // What Kapelle did itself needs nobody's word.
+    // Kapelle's own steps need no verification.
     const failed = (step.result as { problem?: string | null } | null)?.problem;
-    return failed ? 'bad' : step.kind === 'merge' ? 'merged' : 'ok';
+    if (failed) return 'bad';
+    return step.kind === 'merge' ? 'merged' : 'ok';
   }
   const task = taskOf(step);
   if (task?.status === 'failed') return 'bad';

@@ -8,10 +8,10 @@ import { Checked } from '../task/checks';
 import { oneLine } from '../task/line_text';
 import { checksOf, failuresOf, stepState, taskOf, telling } from './step_facts';
 
-/** What a run did and does, in order. */
+/** The steps of a run, in order. */
 export function Steps({ run, steps }: { run: Run; steps: Step[] }) {
   const shown = telling(steps);
-  if (shown.length === 0) return <Empty title="Nothing has been done yet" />;
+  if (shown.length === 0) return <Empty title="No steps yet" />;
   return (
     <ul className="nest panel steps">
       {shown.map((step) => (

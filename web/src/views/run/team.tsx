@@ -13,7 +13,7 @@ import { meanings, within } from './within';
 
 const PHASES = ['intake', 'plan', 'work', 'verify', 'review'];
 
-/** Where a team is: what it has done, does and will do. */
+/** The phases of a team. */
 export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
   const parts = planOf(run, steps, planned(steps).at(-1) ?? 0);
   const merged = parts.filter((part) => part.state === 'merged').length;
@@ -29,18 +29,19 @@ export function TeamPhases({ run, steps }: { run: Run; steps: Step[] }) {
       afterwards(run, merged === parts.length),
     ],
     ['verify', commands.join(', ') || 'no command', commands.length > 0 ? 'ok' : 'none'],
-    ['review', 'four questions'],
+    ['review', '4 review questions'],
   ];
   return <Phases run={run} phases={phases} at={placeOf(run)} />;
 }
 
-/** The phase that it is at; between iterations and at the end, the one that the last came to. */
+/** The current phase; between iterations and at the end, the last one of the last iteration. */
 function placeOf(run: Run): number {
   const at = PHASES.indexOf(phaseOf(run));
   if (at >= 0) return at;
   const last = toldOf(run).at(-1);
   if (last?.review) return refusedBy(last.review).length > 0 ? 4 : PHASES.length;
-  return last?.checks.length ? 3 : last ? 2 : run.progress.iteration ? 1 : 0;
+  if (last) return last.checks.length ? 3 : 2;
+  return run.progress.iteration ? 1 : 0;
 }
 
 const toldOf = (run: Run): Told[] => (run.result as { iterations?: Told[] } | null)?.iterations ?? [];
@@ -61,10 +62,10 @@ interface Review {
 }
 
 const QUESTIONS: [keyof Review, string, string][] = [
-  ['quality', 'Quality', 'is it good work'],
-  ['consistency', 'Consistency', 'do the parts fit'],
-  ['goal_aligned', 'Goal aligned', 'this and nothing else'],
-  ['goal_complete', 'Goal complete', 'is it reached'],
+  ['quality', 'Quality', 'is the work good?'],
+  ['consistency', 'Consistency', 'do the parts fit together?'],
+  ['goal_aligned', 'Goal aligned', 'does it serve the goal and nothing else?'],
+  ['goal_complete', 'Goal complete', 'is the goal reached?'],
 ];
 
 const refusedBy = (review: Review): string[] =>
@@ -76,8 +77,8 @@ export function Team({ run, steps }: { run: Run; steps: Step[] }) {
   const last = numbers.at(-1);
   if (last === undefined) {
     return (
-      <Empty title="There is no plan yet">
-        <p>The planner is asked first. Its parts appear here as soon as it has answered.</p>
+      <Empty title="No plan yet">
+        <p>The planner makes the plan first. Its parts appear here.</p>
       </Empty>
     );
   }
@@ -150,26 +151,27 @@ function Verdict({ iteration, parts, run }: { iteration: Told; parts: Part[]; ru
   const failed = parts.some((part) => part.state === 'bad');
   // Nobody judged the one in which the run was ended.
   const stopped = run.status === 'cancelled' && !review && !iteration.problem && !failed;
-  const refused = no?.length ? `the reviewer said no to ${no.join(', ')}` : null;
+  let state: State = good ? 'ok' : 'bad';
+  if (stopped) state = 'cancelled';
+  let partsState: State = failed ? 'bad' : 'none';
+  if (all) partsState = 'merged';
+  const refused = no?.length ? `the reviewer objects to ${no.join(', ')}` : null;
   const short = no && !all ? `${parts.length - merged} of ${counted(parts.length, 'part')} not merged` : null;
   const lacks = iteration.problem ?? refused ?? short ?? (stopped ? 'stopped' : 'not done');
   return (
     <details className="fold" open={!good}>
       <summary>
         <Icon name="right" className="chev" />
-        <Glyph state={good ? 'ok' : stopped ? 'cancelled' : 'bad'} label={stopped ? 'stopped' : undefined} />
+        <Glyph state={state} label={stopped ? 'stopped' : undefined} />
         <b>Iteration {iteration.number}</b>
         <span className="dim cut">
-          <Said>{good ? 'all 4 review questions were answered with yes' : lacks}</Said>
+          <Said>{good ? 'all 4 review questions: yes' : lacks}</Said>
         </span>
       </summary>
       <div className="in">
         <p className="proofs">
           <span>
-            <Glyph
-              state={all ? 'merged' : failed ? 'bad' : 'none'}
-              label={all || failed ? undefined : 'not all'}
-            />
+            <Glyph state={partsState} label={all || failed ? undefined : 'not all'} />
             {merged} of {counted(parts.length, 'part')} merged
           </span>
           {checks.map((check) => (

@@ -64,7 +64,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
   const next = plan.find((one) => !one.evidence);
   const stateOf = (one: Milestone): State =>
     one.evidence ? 'ok' : within(run, one === next && phaseOf(run) === 'implement' ? 'run' : 'todo');
-  if (phases.length === 0) return <Empty title="The plan is not begun yet" />;
+  if (phases.length === 0) return <Empty title="No plan yet" />;
   return (
     <>
       {facts.blocked && run.status !== 'waiting' && (
@@ -99,7 +99,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
         <div className="box">
           <header>
             <h2>Worklog</h2>
-            <span className="faint">the last first</span>
+            <span className="faint">newest first</span>
           </header>
         </div>
         <ul className="nest steps">
@@ -112,7 +112,7 @@ export function Workflow({ run, steps }: { run: Run; steps: Step[] }) {
   );
 }
 
-/** What the worklog says of a phase, or until it does, what its agent said. */
+/** The worklog entry of a phase, or else the answer of its agent. */
 function textOf(step: Step, worklog: { task: string; text: string }[]): string {
   const said = taskOf(step)?.text ?? '';
   const review = step.role === 'review' ? objectIn<{ summary?: string }>(said)?.summary : null;
@@ -120,7 +120,7 @@ function textOf(step: Step, worklog: { task: string; text: string }[]): string {
 }
 
 function OneMilestone({ one, state }: { one: Milestone; state: State }) {
-  const words = one.evidence ? 'holds' : state === 'todo' ? 'open' : wordsFor(state);
+  const words = one.evidence ? 'holds' : wordsFor(state);
   return (
     <li>
       <span className="t">
@@ -128,9 +128,7 @@ function OneMilestone({ one, state }: { one: Milestone; state: State }) {
         <Said className="cut">{one.title}</Said>
       </span>
       <span className="faint cut desk">
-        <Said>
-          {one.evidence ?? (one.check ? `to be shown by ${one.check}` : 'to be seen by the reviewer')}
-        </Said>
+        <Said>{one.evidence ?? (one.check ? `proven by ${one.check}` : 'judged by the reviewer')}</Said>
       </span>
       <span className="desk" />
       <span className="num">{words}</span>

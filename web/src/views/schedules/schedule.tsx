@@ -47,7 +47,7 @@ const TOLD: [string, string][] = [
   ['template', 'Template'],
 ];
 
-/** What a schedule starts: what is asked for, of whom, and the checks. */
+/** The work that a schedule starts: prompt, agent and checks. */
 function startsOf(schedule: Schedule): [string, React.ReactNode][] {
   const spec = schedule.spec as Record<string, unknown>;
   const facts: [string, React.ReactNode][] = TOLD.filter(([name]) => typeof spec[name] === 'string').map(
@@ -139,7 +139,7 @@ export function View() {
       </div>
       <div className="cols mt-5">
         <div className="body">
-          {firings.data?.firings.length === 0 && <Empty title="It has not started anything yet" />}
+          {firings.data?.firings.length === 0 && <Empty title="Nothing started yet" />}
           {firings.data && firings.data.firings.length > 0 && (
             <ul className="nest panel happenings">
               {firings.data.firings.map((firing) => (
@@ -173,7 +173,7 @@ export function View() {
             <h2>When</h2>
             <Facts
               facts={[
-                ['Rhythm', <Said key="r">{rhythm(schedule)}</Said>],
+                ['Repeats', <Said key="r">{rhythm(schedule)}</Said>],
                 ...(schedule.cron
                   ? ([['Cron', <code key="c">{schedule.cron}</code>]] as [string, React.ReactNode][])
                   : []),
@@ -205,7 +205,7 @@ export function View() {
           <p className="strong">
             <Said>{schedule.title}</Said>
           </p>
-          <p>It starts nothing more. Work that it has started continues. This cannot be undone.</p>
+          <p>The schedule starts no more work. Work that it has started continues. This cannot be undone.</p>
           <div className="acts">
             <Button
               look="danger"

@@ -48,7 +48,7 @@ export function View() {
       <div className="page wide stack">
         {schedules.length > 0 && (
           <div className="bar-of-list">
-            <span className="faint">What starts by itself.</span>
+            <span className="faint">Scheduled work.</span>
             <Fresh />
           </div>
         )}
@@ -56,13 +56,13 @@ export function View() {
         {read.isPending && <Loading />}
         {read.data && schedules.length === 0 && (
           <Empty title="No schedule yet">
-            <p>Anything you can start, you can start again and again: choose “When” in New, or type</p>
+            <p>Schedule any work: choose “When” in New, or run</p>
             <p className="cmd">kapelle schedule create --cron "0 3 * * *" run "Update the dependencies"</p>
             <Fresh />
           </Empty>
         )}
         {schedules.length > 0 && (
-          <Table columns={['What', 'Kind', 'When', 'Next', { num: 'Started' }]}>
+          <Table columns={['Work', 'Type', 'When', 'Next', { num: 'Started' }]}>
             {schedules.map((schedule) => (
               <tr key={schedule.id}>
                 <td className="full">

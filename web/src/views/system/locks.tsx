@@ -4,6 +4,7 @@ import { useChange } from '../../api/knowledge';
 import { useLocks, useOne } from '../../api/queries';
 import type { components } from '../../api/schema';
 import { span } from '../../model/format';
+import type { State } from '../../model/work';
 import { Button, Empty, Loading, Problem } from '../../parts/controls';
 import { Dialog } from '../../parts/dialog';
 import { Glyph } from '../../parts/glyph';
@@ -18,9 +19,9 @@ export function Locks() {
   if (locks.error) return <Problem error={locks.error} />;
   if (locks.data.length === 0) {
     return (
-      <Empty title="Nothing is held">
+      <Empty title="No locks">
         <p>
-          Agents that share a checkout hold the files they write; you do with{' '}
+          Agents that share a checkout lock the files that they write. Lock files yourself with{' '}
           <span className="mono">kapelle locks take PATH</span>.
         </p>
       </Empty>
@@ -35,20 +36,24 @@ export function Locks() {
   );
 }
 
+/** The glyph of a lock: held, or waiting. */
+function holderOf(isHeld: boolean, isMine: boolean): { state: State; label: string } {
+  if (!isHeld) return { state: 'blocked', label: 'waiting' };
+  return isMine ? { state: 'idle', label: 'held by you' } : { state: 'run', label: 'held' };
+}
+
 function Row({ lock }: { lock: Lock }) {
   const [asking, warn] = useState(false);
   const isHeld = lock.status === 'held';
   const release = useChange('locks', () => releaseLock(lock));
   const isMine = lock.task_id === null;
+  const holder = holderOf(isHeld, isMine);
   const letGo = () => release.mutate(undefined, { onSettled: () => warn(false) });
   return (
     <tr>
       <td className="full">
         <span className="t name">
-          <Glyph
-            state={!isHeld ? 'blocked' : isMine ? 'idle' : 'run'}
-            label={!isHeld ? 'waits for it' : isMine ? 'held by you' : 'held'}
-          />
+          <Glyph state={holder.state} label={holder.label} />
           <Said className="mono">{lock.path}</Said>
         </span>
         <span className="hint block">
@@ -58,7 +63,7 @@ function Row({ lock }: { lock: Lock }) {
       </td>
       <td>{lock.task_id ? <Owner id={lock.task_id} /> : 'you'}</td>
       <td className="dim">
-        <Said>{isHeld ? (lock.reason ?? '') : 'waits for it'}</Said>
+        <Said>{isHeld ? (lock.reason ?? '') : 'waiting'}</Said>
       </td>
       <td className="num faint">
         <Moment at={lock.taken_at} />
@@ -71,17 +76,17 @@ function Row({ lock }: { lock: Lock }) {
           </Button>
         )}
         {asking && (
-          <Dialog title="Release it?" close={() => warn(false)}>
+          <Dialog title="Release this lock?" close={() => warn(false)}>
             <p>
               The agent that holds <Said className="mono">{lock.path}</Said> is not told, and may still write
               it while others do.
             </p>
             <div className="acts">
               <Button look="danger" disabled={release.isPending} onClick={letGo}>
-                Release it
+                Release
               </Button>
               <Button look="quiet" onClick={() => warn(false)}>
-                Leave it
+                Cancel
               </Button>
             </div>
           </Dialog>

@@ -52,7 +52,7 @@ export function View() {
   );
 }
 
-/** What this browser does by choice, and what the daemon goes by. */
+/** Settings of this browser and of the daemon. */
 const Settings = () => (
   <>
     <ThisBrowser />
@@ -75,13 +75,12 @@ function ThisBrowser() {
       <div>
         <label className="check">
           <input type="checkbox" checked={on} onChange={() => void change()} />
-          Tell me of questions, failures, finished runs and reached limits while I look elsewhere
+          Desktop notifications: questions, failures, finished runs, limits
         </label>
         {problem && <Problem error={new Error(problem)} />}
         <p className="hint">
-          It needs an open tab. A webhook or a command tells you without:{' '}
-          <span className="mono">[notify]</span> in your config.toml, then{' '}
-          <span className="mono">kapelle notify test</span>.
+          Needs an open tab. Webhooks and commands work without one: <span className="mono">[notify]</span> in
+          your config.toml, then <span className="mono">kapelle notify test</span>.
         </p>
       </div>
       <div>
@@ -91,15 +90,14 @@ function ThisBrowser() {
             checked={keys !== 'off'}
             onChange={() => keepKeys(keys === 'off' ? 'on' : 'off')}
           />
-          Single keys do something
+          Keyboard shortcuts
         </label>
         <p className="hint">
-          Without them, {withCommand('K')} still searches and goes to places. Switch them off where you speak
-          to the machine.
+          Turn off if you use speech input. {withCommand('K')} opens the search in any case.
         </p>
       </div>
       <div className="tbar">
-        <Button onClick={switchTheme}>Light or dark</Button>
+        <Button onClick={switchTheme}>Theme</Button>
         <Button onClick={() => leave.mutate(undefined)}>Log out</Button>
       </div>
       <Problem error={leave.error} />
@@ -107,7 +105,7 @@ function ThisBrowser() {
   );
 }
 
-/** What the daemon goes by, as far as it tells. */
+/** The daemon's settings for work. */
 function ThisDaemon() {
   const daemon = useDaemon().data;
   const agents = useAgents().data;
@@ -121,15 +119,15 @@ function ThisDaemon() {
       </header>
       <Facts
         facts={[
-          ['By default', usual ? usual.name : 'none: every task has to name one'],
-          ['Its model', usual?.model ?? 'as the agent has it'],
-          ['Can be used', ready.join(', ') || 'no agent'],
-          ['At once', `${daemon.max_attempts} agents at most`],
+          ['Default agent', usual ? usual.name : 'none: every task must name its agent'],
+          ['Default model', usual?.model ?? 'the agent’s own default'],
+          ['Available agents', ready.join(', ') || 'no agent'],
+          ['Parallel agents', `at most ${daemon.max_attempts}`],
           ['Home', <code key="h">{daemon.home}</code>],
         ]}
       />
       <p className="hint mt-3">
-        <span className="mono">kapelle config show</span> tells every setting and where it comes from,{' '}
+        <span className="mono">kapelle config show</span> shows every setting with its source,{' '}
         <span className="mono">kapelle config set limits.max_attempts 8</span> changes one, and a repository
         has its own in <span className="mono">.kapelle/config.toml</span>.
       </p>
@@ -144,7 +142,7 @@ function agentState(agent: Agent): State {
 }
 
 function loginOf({ login }: Agent): string {
-  if (!login.needed) return 'none needed';
+  if (!login.needed) return 'not required';
   if (login.source === 'none') return 'not logged in';
   return login.variable ? `${login.source}, ${login.variable}` : login.source;
 }
@@ -225,7 +223,7 @@ function AgentRow({ agent }: { agent: Agent }) {
             <Said>
               {tried.usable
                 ? `works, answered in ${span(tried.live?.duration_s ?? 0)}${tried.version ? `, ${tried.version}` : ''}`
-                : (tried.problem ?? 'cannot be used')}
+                : (tried.problem ?? 'unusable')}
             </Said>
           </span>
         )}
@@ -267,14 +265,16 @@ function Daemon() {
         facts={[
           ['Version', version],
           ['Process', pid],
-          ['Since', <Moment key="s" at={started_at} />],
+          ['Started', <Moment key="s" at={started_at} />],
           ['Home', <code key="h">{home}</code>],
           ['Address', <code key="u">{url}</code>],
           ['Database', <code key="d">{database}</code>],
           ['At work', `${running} of ${max_attempts} agents`],
           ['Queued', queued],
-          ['Runs', `${runs_under_way} under way`],
-          ...(held ? ([['Held', <Said key="x">{held}</Said>]] as [string, React.ReactNode][]) : []),
+          ['Runs', `${runs_under_way} active`],
+          ...(held
+            ? ([['Start blocked by', <Said key="x">{held}</Said>]] as [string, React.ReactNode][])
+            : []),
         ]}
       />
     </div>

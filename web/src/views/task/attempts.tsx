@@ -7,15 +7,15 @@ import { Table } from '../../parts/table';
 import { Elapsed, Moment, Said } from '../../parts/text';
 
 export function Attempts({ task }: { task: Task }) {
-  if (task.attempts.length === 0) return <Empty title="Nobody has tried yet" />;
+  if (task.attempts.length === 0) return <Empty title="No attempts yet" />;
   return (
     <Table
       columns={[
         'Attempt',
-        'Who',
-        'What it came to',
-        { num: 'Began' },
-        { num: 'Took' },
+        'Agent',
+        'Outcome',
+        { num: 'Started' },
+        { num: 'Duration' },
         { num: 'Turns' },
         { num: 'Output' },
         { num: 'Cost' },

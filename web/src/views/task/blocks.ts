@@ -7,7 +7,7 @@ export interface ToolUse {
   result: Line | null;
 }
 
-/** What is shown as one thing in a conversation. */
+/** One block of a conversation. */
 export type Block =
   | { kind: 'attempt'; key: string; number: number; agent: string; after: string | null }
   | { kind: 'person'; key: string; line: Line }
@@ -20,7 +20,7 @@ export type Block =
 const NOTES = new Set(['error', 'notice', 'plan', 'question']);
 const EVERYTHING = new Set(['stderr', 'model', 'session']);
 
-/** Whether a block tells that something went wrong. */
+/** Tells whether a block reports a failure. */
 export const isBad = (block: Block): boolean =>
   (block.kind === 'note' && block.bad) ||
   (block.kind === 'result' && block.failed) ||

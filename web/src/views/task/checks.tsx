@@ -3,18 +3,19 @@ import { actions, useAction } from '../../api/queries';
 import type { components } from '../../api/schema';
 import { shortCommit, span, visible } from '../../model/format';
 import { areProof, blindLine, looksAtChange } from '../../model/proof';
+import type { State } from '../../model/work';
 import { hasEnded } from '../../model/work';
 import { Button, Empty, Problem } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
 
 type CheckSpec = Task['check_specs'][number];
-/** What a check is called, before it is made. */
+/** The name of a check that has not run yet. */
 export const nameOf = (spec: CheckSpec): string => spec.name ?? spec.command ?? spec.kind ?? '';
 
 type Running = components['schemas']['RunningCheck'] | null | undefined;
 
-/** What Kapelle itself ran, and what that printed. */
+/** The checks of a task with their output. */
 export function Checks({ task }: { task: Task }) {
   const { checks, checking: running } = task;
   const made = checks.length + (running ? 1 : 0);
@@ -22,7 +23,7 @@ export function Checks({ task }: { task: Task }) {
   if (made === 0 && pending.length > 0) {
     return (
       <>
-        <p className="dim">These are made when its agent says that it is done.</p>
+        <p className="dim">These checks run when the agent reports that it is done.</p>
         <Pending specs={pending} />
       </>
     );
@@ -30,17 +31,15 @@ export function Checks({ task }: { task: Task }) {
   if (made === 0 && !hasEnded(task)) {
     return (
       <Empty title="No checks">
-        <p>It has none: what its agent says will be all that is known.</p>
+        <p>This task has no checks: its result will be unverified.</p>
       </Empty>
     );
   }
   if (checks.length === 0 && !running) {
     return (
       <>
-        <Empty title="Nothing was checked">
-          <p>
-            Without a check, what an agent says is all that is known. A check is a command that must pass.
-          </p>
+        <Empty title="No checks">
+          <p>Without checks, the agent’s report is unverified. A check is a command that must pass.</p>
         </Empty>
         <Again task={task} />
       </>
@@ -69,7 +68,7 @@ const Pending = ({ specs }: { specs: CheckSpec[] }) =>
     </section>
   );
 
-/** What the checks said when they were made once more, and the way to have that done. */
+/** The results of re-run checks, and the button to run them again. */
 function Again({ task }: { task: Task }) {
   const check = useAction(() => actions.task(task.id, 'check'));
   const again = task.checked_again;
@@ -79,14 +78,14 @@ function Again({ task }: { task: Task }) {
       {again && (
         <>
           <h2>
-            Once more, <Moment at={again.at} />
+            Re-run, <Moment at={again.at} />
           </h2>
           <Checked checks={again.checks} />
         </>
       )}
       {can && !task.archived_at && (
         <Button disabled={check.isPending} onClick={() => check.mutate(undefined)}>
-          {check.isPending ? 'Checking' : 'Check once more'}
+          {check.isPending ? 'Running checks…' : 'Re-run checks'}
         </Button>
       )}
       <Problem error={check.error} />
@@ -97,13 +96,14 @@ function Again({ task }: { task: Task }) {
 export function Checked({ checks, running }: { checks: CheckResult[]; running?: Running }) {
   const failed = checks.filter((check) => !check.passed).length;
   const commit = checks.at(-1)?.commit;
-  const title = running
-    ? 'Kapelle checks'
-    : failed
-      ? `Kapelle checked: ${failed} of ${checks.length} failed`
-      : `Kapelle checked: ${checks.length} of ${checks.length} passed`;
-  // What passed and proves nothing is not green.
-  const state = running ? 'run' : failed ? 'bad' : areProof(checks) ? 'ok' : 'said';
+  const outcome = failed
+    ? `${failed} of ${checks.length} failed`
+    : `${checks.length} of ${checks.length} passed`;
+  const title = running ? 'Running checks' : `Checks: ${outcome}`;
+  // Passed checks that prove nothing are not green.
+  let state: State = areProof(checks) ? 'ok' : 'said';
+  if (running) state = 'run';
+  else if (failed) state = 'bad';
   const blind = running || failed ? '' : blindLine(checks);
   return (
     <section className={`checked ${state === 'run' || state === 'said' ? '' : state}`}>
@@ -129,13 +129,18 @@ export function Checked({ checks, running }: { checks: CheckResult[]; running?: 
 
 const MOST_LINES = 40;
 
+function stateOfCheck(check: CheckResult): State {
+  if (!check.passed) return 'bad';
+  return looksAtChange(check) ? 'ok' : 'said';
+}
+
 function OneCheck({ check }: { check: CheckResult }) {
   const lines = check.output.trimEnd().split('\n');
   const shown = lines.slice(-MOST_LINES).join('\n');
   const exit = check.exit_code === null ? '' : `exit ${check.exit_code}, `;
   return (
     <li>
-      <Glyph state={check.passed ? (looksAtChange(check) ? 'ok' : 'said') : 'bad'} />
+      <Glyph state={stateOfCheck(check)} />
       <Said className="mono break">{check.command ?? check.name}</Said>
       <span className="faint">
         {check.passed ? '' : exit}
@@ -149,7 +154,7 @@ function OneCheck({ check }: { check: CheckResult }) {
       {check.output.trim() &&
         (check.passed ? (
           <details className="proof">
-            <summary className="faint">What it printed</summary>
+            <summary className="faint">Show output</summary>
             <Printed text={shown} />
           </details>
         ) : (

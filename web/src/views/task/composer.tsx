@@ -11,12 +11,12 @@ import { usePreference } from '../../shell/preferences';
 import { useComments } from '../comments';
 import { WorkLink } from '../work_link';
 
-const TOLD = {
-  now: 'Its agent is told now.',
-  next_attempt: 'Its agent is told when this attempt has ended.',
+const DELIVERY = {
+  now: 'Delivered now.',
+  next_attempt: 'Will be delivered after this attempt.',
 };
 
-/** The next message to an agent: at work it is told, and after its end the task goes on with it. */
+/** The next message to an agent: delivered to a running one, or the prompt of the next attempt. */
 export function Composer({ task }: { task: Task }) {
   const [typed, setTyped] = usePreference(`message.${task.id}`, '');
   const away = useLink().state === 'away';
@@ -26,6 +26,7 @@ export function Composer({ task }: { task: Task }) {
   const say = useAction((message: string) => actions.say(task.id, message));
   const ended = hasEnded(task);
   const does = ended ? resume : say;
+  const action = ended ? 'Continue' : 'Send';
   if (task.attempts.length === 0 || task.archived_at || asksYou(task) || (task.interactive && !ended))
     return null;
   const send = () => {
@@ -36,7 +37,7 @@ export function Composer({ task }: { task: Task }) {
       say.mutate(message, {
         onSuccess: ({ told }) => {
           setTyped('');
-          tell({ state: 'queued', text: TOLD[told] });
+          tell({ state: 'queued', text: DELIVERY[told] });
         },
       });
   };
@@ -50,8 +51,8 @@ export function Composer({ task }: { task: Task }) {
         <textarea
           // biome-ignore lint/a11y/noAutofocus: one has come here to type
           autoFocus={location.hash === '#continue'}
-          aria-label={ended ? 'Continue this conversation' : 'Say something to its agent'}
-          placeholder={ended ? 'Continue this conversation: what next?' : 'Say something to its agent'}
+          aria-label={ended ? 'Continue this conversation' : 'Message the agent'}
+          placeholder={ended ? 'What should it do next?' : 'Message the agent'}
           rows={1}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
@@ -60,8 +61,8 @@ export function Composer({ task }: { task: Task }) {
         <div className="row">
           <span>
             {ended
-              ? `attempt ${task.attempts.length + 1}, with what the last one left`
-              : 'told at once where its agent can hear, else when this attempt has ended'}
+              ? `starts attempt ${task.attempts.length + 1} from the current branch`
+              : 'delivered now if the agent supports it, otherwise after this attempt'}
           </span>
           {comments > 0 && (
             <WorkLink work={task} tab="changes" className="c-you">
@@ -74,7 +75,7 @@ export function Composer({ task }: { task: Task }) {
             hotkey={withCommand('↵')}
             disabled={away || does.isPending || !typed.trim()}
           >
-            {does.isPending ? 'Sending' : ended ? 'Continue' : 'Say it'}
+            {does.isPending ? 'Sending…' : action}
           </Button>
         </div>
         <Problem error={does.error} />

@@ -4,6 +4,7 @@ import type { PersonMessage, Task } from '../../api/client';
 import { useMessages } from '../../api/queries';
 import { beginsAttempt, type Line, useOutline, useTranscript } from '../../api/transcript';
 import { clock, counted, visible } from '../../model/format';
+import type { State } from '../../model/work';
 import { hasEnded } from '../../model/work';
 import { Button, Choices, Loading } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
@@ -21,7 +22,7 @@ type Distance = 'outline' | 'conversation' | 'everything';
 
 const NEAR_PX = 120;
 
-/** What was said and done, at one of three distances. */
+/** The conversation of a task, at one of three levels of detail. */
 export function Conversation({ task }: { task: Task }) {
   const active = !hasEnded(task) && task.status === 'running';
   const [distance, choose] = useState<Distance>('conversation');
@@ -74,7 +75,7 @@ export function Conversation({ task }: { task: Task }) {
           {active && (
             <span className="split c-go">
               <Glyph state="run" />
-              {follows ? 'follows the end' : 'more comes below'}
+              {follows ? 'follows new lines' : 'new lines below'}
             </span>
           )}
         </span>
@@ -86,7 +87,7 @@ export function Conversation({ task }: { task: Task }) {
         <Prose>{task.prompt}</Prose>
       </div>
       {lines.length === 0 && !done && task.attempts.length > 0 && <Loading lines={5} />}
-      {task.attempts.length === 0 && <p className="faint mt-4">No agent has begun yet.</p>}
+      {task.attempts.length === 0 && <p className="faint mt-4">No agent has started yet.</p>}
       {!outlined && told.more && lines.length > 0 && <Earlier read={told.earlier} />}
       <Blocks
         key={outlined ? 'outline' : 'all'}
@@ -125,7 +126,7 @@ export function Conversation({ task }: { task: Task }) {
   );
 }
 
-/** Where what comes before is read, by whoever scrolls up to it. */
+/** Loads earlier lines when the person scrolls up to it. */
 function Earlier({ read }: { read: () => Promise<void> }) {
   const row = useRef<HTMLDivElement>(null);
   const last = useRef(window.scrollY);
@@ -141,22 +142,22 @@ function Earlier({ read }: { read: () => Promise<void> }) {
   });
   return (
     <div ref={row} className="between mt-4">
-      Earlier lines are not read yet.
+      Earlier lines are not loaded.
       <Button small look="quiet" onClick={read}>
-        Read them
+        Load
       </Button>
     </div>
   );
 }
 
-/** Where the conversation ends on the page: in narrow windows other things come below it. */
+/** The end of the conversation on the page: narrow windows show other things below it. */
 function bottom(): number {
   const body = document.querySelector('.cols > .body')?.getBoundingClientRect();
   const bar = document.querySelector<HTMLElement>('.tabbar')?.offsetHeight ?? 0;
   return (body?.bottom ?? 0) + window.scrollY + bar;
 }
 
-/** Where what stays in sight at the top ends. */
+/** The lower edge of the header that stays in sight. */
 const under = (): number => {
   const tabs = document.querySelector('.tabs')?.getBoundingClientRect();
   return tabs && tabs.top < 300 ? tabs.bottom + 8 : 8;
@@ -196,7 +197,7 @@ function useFollow(blocks: Block[], active: boolean, long: boolean): [boolean, (
   return [shown, end];
 }
 
-/** How many blocks have come since one stopped following the end. */
+/** The number of new blocks since the person stopped following the end. */
 function useBelow(blocks: Block[], follows: boolean): number {
   const last = useRef<string | undefined>(undefined);
   if (follows) last.current = blocks.at(-1)?.key;
@@ -210,7 +211,7 @@ interface BlocksProps {
   /** Which of them is gone to, once. */
   goal: number | null;
   reached: () => void;
-  /** Whether a ruler stands beside them. */
+  /** Tells whether there is a ruler beside the blocks. */
   ruled: boolean;
   children: (block: Block) => ReactNode;
 }
@@ -312,12 +313,12 @@ function blockWith(blocks: Block[], lines: Line[], place: string | null): number
 const WHAT: Record<PersonMessage['kind'], string> = {
   hint: 'You',
   answer: 'You answered',
-  message: 'You, while it worked',
+  message: 'Your message',
 };
 const STATES: Record<PersonMessage['state'], string> = {
-  waiting: 'not read yet',
+  waiting: 'not delivered yet',
   delivered: 'read',
-  refused: 'not read: the task has ended',
+  refused: 'not delivered: the task has ended',
 };
 
 interface YouSaidProps {
@@ -328,7 +329,7 @@ interface YouSaidProps {
   state: PersonMessage['state'];
 }
 
-/** What a person said, and whether the agent has read it. */
+/** A message of a person with its delivery state. */
 const YouSaid = ({ kind, text, question, at, state }: YouSaidProps) => (
   <div className="you-said">
     <div className="by">
@@ -358,9 +359,9 @@ const SUMMARIES: Record<Block['kind'], (block: Block) => string> = {
       : '',
   checks: (block) =>
     block.kind === 'checks'
-      ? `Kapelle checked: ${block.checks.filter((check) => check.passed).length} of ${block.checks.length} passed`
+      ? `Checks: ${block.checks.filter((check) => check.passed).length} of ${block.checks.length} passed`
       : '',
-  result: (block) => (block.kind === 'result' ? `It said: ${oneLine(block.text)}` : ''),
+  result: (block) => (block.kind === 'result' ? `Agent: ${oneLine(block.text)}` : ''),
   note: (block) => (block.kind === 'note' ? `${block.about}: ${oneLine(block.text)}` : ''),
 };
 
@@ -411,7 +412,9 @@ const One = memo(({ block, task, underWay, state }: OneProps) => {
         <div className="claim">
           <Glyph state={block.failed ? 'bad' : 'said'} />
           <div>
-            <div className="faint small">{block.failed ? 'It said it failed' : 'It said it was done'}</div>
+            <div className="faint small">
+              {block.failed ? 'Agent reported failure' : 'Agent reported success'}
+            </div>
             <Prose>{block.text}</Prose>
           </div>
         </div>
@@ -419,7 +422,7 @@ const One = memo(({ block, task, underWay, state }: OneProps) => {
     case 'note':
       return (
         <div className="note">
-          <Glyph state={block.bad ? 'bad' : block.about === 'question' ? 'you' : 'todo'} />
+          <Glyph state={noteState(block.bad, block.about)} />
           <Said className="break">{block.text}</Said>
         </div>
       );
@@ -472,14 +475,25 @@ function Tools({ uses, underWay }: { uses: ToolUse[]; underWay: boolean }) {
 const HEAD = 60;
 const TAIL = 40;
 
-/** How long a call is under way; of one that had begun before the page looked, at least. */
+/** The duration of a running tool call; at least the time since the page was opened. */
+function noteState(isBad: boolean, about: string): State {
+  if (isBad) return 'bad';
+  return about === 'question' ? 'you' : 'todo';
+}
+
+/** The duration of a tool call as text; a lower bound if its start is unknown. */
+function durationSoFar(seconds: number, isStartKnown: boolean): string {
+  if (isStartKnown) return `${clock(seconds)} so far`;
+  return seconds < 1 ? 'running' : `more than ${clock(seconds)}`;
+}
+
 function SoFar({ came }: { came: number | undefined }) {
   const now = useNow();
   const [seen] = useState(() => Date.now());
   const seconds = Math.max(0, now - (came ?? seen)) / 1000;
   return (
     <>
-      {came ? `${clock(seconds)} so far` : seconds < 1 ? 'under way' : `more than ${clock(seconds)}`}
+      {durationSoFar(seconds, came !== undefined)}
       <Glyph state="run" />
     </>
   );
@@ -496,7 +510,8 @@ function Tool({ use, runs }: { use: ToolUse; runs: boolean }) {
         <span className="nm">{use.name}</span>
         <Said className="arg cut">{lineText(use.input)}</Said>
         <span className="res">
-          {runs ? <SoFar came={use.input.came} /> : use.result ? counted(lines.length, 'line') : ''}
+          {runs && <SoFar came={use.input.came} />}
+          {!runs && use.result && counted(lines.length, 'line')}
         </span>
       </summary>
       <div className="inner">

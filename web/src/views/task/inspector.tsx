@@ -59,7 +59,8 @@ export function Inspector({ task }: { task: Task }) {
 }
 
 const cameTo = (attempt: Attempt): string =>
-  attempt.reason ?? (attempt.claimed === 'success' ? 'said done' : (attempt.claimed ?? attempt.status));
+  attempt.reason ??
+  (attempt.claimed === 'success' ? 'reported success' : (attempt.claimed ?? attempt.status));
 
 function Used({ task }: { task: Task }) {
   const now = useNow();
@@ -91,13 +92,13 @@ function Used({ task }: { task: Task }) {
   const turns = last?.usage?.turns;
   return (
     <section>
-      <h2>Used {task.attempts.length > 1 && <span className="end">all attempts</span>}</h2>
+      <h2>Usage {task.attempts.length > 1 && <span className="end">all attempts</span>}</h2>
       {task.budget_usd !== null && (
         <Meter
           name="Cost"
           used={cost?.usd ?? 0}
           most={task.budget_usd}
-          text={`${cost ? price(cost) : 'nothing told'} of $${task.budget_usd}`}
+          text={`${cost ? price(cost) : 'unknown'} of $${task.budget_usd}`}
         />
       )}
       {task.max_turns !== null && turns !== undefined && (
@@ -105,7 +106,7 @@ function Used({ task }: { task: Task }) {
       )}
       {task.timeout_s !== null && (
         <Meter
-          name={task.attempts.length > 1 ? 'This time' : 'Time'}
+          name={task.attempts.length > 1 ? 'This attempt' : 'Time'}
           used={seconds}
           most={task.timeout_s}
           text={`${clock(seconds)} of ${clock(task.timeout_s)}`}
@@ -122,7 +123,7 @@ function Around({ task }: { task: Task }) {
   if (task.depends_on.length + after.length === 0 && !task.continue_from && !task.schedule_id) return null;
   return (
     <section>
-      <h2>Around it</h2>
+      <h2>Related</h2>
       <div className="links">
         {task.depends_on.map((id) => (
           <Neighbour key={id} id={id} as="before" />
@@ -144,13 +145,13 @@ function Around({ task }: { task: Task }) {
 }
 
 function Neighbour({ id, as }: { id: string; as: string }) {
-  const found = useOne(id).data;
-  if (!found) return null;
+  const work = useOne(id).data;
+  if (!work) return null;
   return (
-    <WorkLink work={found}>
-      <Glyph state={stateOf(found)} />
+    <WorkLink work={work}>
+      <Glyph state={stateOf(work)} />
       <span className="cut">
-        <Said>{found.title}</Said>
+        <Said>{work.title}</Said>
       </span>
       <span className="end">{as}</span>
     </WorkLink>

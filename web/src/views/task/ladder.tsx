@@ -5,14 +5,14 @@ import { counted, shortCommit } from '../../model/format';
 import { areProof, blindLine } from '../../model/proof';
 import { canMerge, hasEnded, latest, obstacle, type State } from '../../model/work';
 import { Glyph } from '../../parts/glyph';
-import { PullRequest } from '../../parts/proofs';
+import { PullRequest, pullRequestState } from '../../parts/proofs';
 import { Line } from '../../parts/prose';
 import { Moment, Said } from '../../parts/text';
 import { countLines, PlusMinus } from '../patch';
 import { nameOf } from './checks';
 import { oneLine } from './line_text';
 
-/** How far what was said has been proven: said, changed, checked, merged. */
+/** The evidence for a task in four steps: reported, changed, checked, merged. */
 export function Ladder({ task }: { task: Task }) {
   return (
     <ol className="ladder panel four">
@@ -39,11 +39,11 @@ const faint = (text: string) => <span className="faint">{text}</span>;
 
 function Claim({ task }: { task: Task }) {
   const last = latest(task);
-  if (last?.status === 'lost') return <Rung state="lost" name="Said" value="nobody saw the end" />;
+  if (last?.status === 'lost') return <Rung state="lost" name="Reported" value="outcome unknown" />;
   if (!last?.claimed) {
     const over = hasEnded(task);
     return (
-      <Rung state={over ? 'none' : 'todo'} name="Said" value={faint(over ? 'nothing' : 'nothing yet')} />
+      <Rung state={over ? 'none' : 'todo'} name="Reported" value={faint(over ? 'nothing' : 'nothing yet')} />
     );
   }
   const said = task.result ? (
@@ -53,14 +53,14 @@ function Claim({ task }: { task: Task }) {
   ) : (
     'done'
   );
-  return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Said" value={said} />;
+  return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Reported" value={said} />;
 }
 
 function Changed({ task }: { task: Task }) {
   const { data: diff, isPending } = useDiff(task.id);
   const { commit } = task.workspace;
   if (isPending) return <Rung state="todo" name="Changed" value={faint('…')} />;
-  if (!diff) return <Rung state="none" name="Changed" value={faint('not known')} />;
+  if (!diff) return <Rung state="none" name="Changed" value={faint('unknown')} />;
   if (diff.files.length === 0) {
     const over = hasEnded(task);
     return (
@@ -85,16 +85,16 @@ function Checked({ task }: { task: Task }) {
   const failed = task.checks.filter((check) => !check.passed);
   const count = task.checks.length;
   if (task.checking) {
-    return <Rung state="run" name="Checked" value="under way" detail={<Said>{task.checking.name}</Said>} />;
+    return <Rung state="run" name="Checked" value="running" detail={<Said>{task.checking.name}</Said>} />;
   }
   if (count === 0 && !hasEnded(task)) {
     const { check_specs: specs } = task;
-    if (specs.length === 0) return <Rung state="none" name="Checked" value={faint('no check asked for')} />;
+    if (specs.length === 0) return <Rung state="none" name="Checked" value={faint('no checks')} />;
     return (
       <Rung
         state="todo"
         name="Checked"
-        value={`${specs.length} to come`}
+        value={`${counted(specs.length, 'check')} pending`}
         detail={
           <span className="cut block">
             <Said className="mono">{specs.map(nameOf).join(', ')}</Said>
@@ -103,7 +103,7 @@ function Checked({ task }: { task: Task }) {
       />
     );
   }
-  if (count === 0) return <Rung state="none" name="Checked" value={faint('nothing was checked')} />;
+  if (count === 0) return <Rung state="none" name="Checked" value={faint('no checks')} />;
   const first = failed[0];
   if (first) {
     const exit = first.exit_code === null ? '' : `, exit ${first.exit_code}`;
@@ -152,7 +152,7 @@ function Merged({ task }: { task: Task }) {
     const { state, ci } = task.delivery;
     return (
       <Rung
-        state={state === 'merged' ? 'merged' : ci === 'failed' ? 'bad' : 'todo'}
+        state={pullRequestState(task.delivery)}
         name="Merged"
         value={<PullRequest work={task} />}
         detail={[state, ci && ci !== 'none' ? `CI ${ci}` : ''].filter(Boolean).join(', ')}
@@ -165,6 +165,6 @@ function Merged({ task }: { task: Task }) {
   if (!task.workspace.branch) return <Rung state="none" name="Merged" value={faint('worked in place')} />;
   const detail =
     preview &&
-    (obstacle(preview) ?? `cleanly into ${preview.base}, ${counted(preview.ahead, 'commit')} ahead`);
+    (obstacle(preview) ?? `merges cleanly into ${preview.base} · ${counted(preview.ahead, 'commit')} ahead`);
   return <Rung state="todo" name="Merged" value={faint('not yet')} detail={detail} />;
 }

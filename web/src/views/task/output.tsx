@@ -85,7 +85,7 @@ function lineWith({ begins, end }: Piece, byte: number): number {
 
 const MOST_HITS = 1000;
 
-/** Where something was found, in bytes. */
+/** The position of a match, in bytes. */
 interface Mark {
   at: number;
   length: number;
@@ -152,7 +152,7 @@ function Find(props: {
         <kbd>f</kbd>
       </span>
       <span className="faint hits" role="status">
-        {found.data && (offsets.length > 0 ? `${at + 1} of ${count}` : 'Nothing found')}
+        {found.data && (offsets.length > 0 ? `${at + 1} of ${count}` : 'No matches')}
       </span>
       <Button small look="quiet" disabled={offsets.length === 0} onClick={() => step(-1)}>
         Previous
@@ -189,7 +189,7 @@ export function Output({ task }: { task: Task }) {
   };
   const end = () => go((attempt?.output_bytes ?? 0) - PAGE / 2);
   useKeys({ G: end });
-  if (!attempt) return <Empty title="Nothing has been printed yet" />;
+  if (!attempt) return <Empty title="No output yet" />;
   const piece = chunk.data;
   const total = stream === 'out' ? attempt.output_bytes : (piece?.data.length ?? 0);
   const show = (hit: number, length: number) => {
@@ -238,7 +238,7 @@ export function Output({ task }: { task: Task }) {
             <input
               type="range"
               className="grow"
-              aria-label="Place in the output"
+              aria-label="Position in the output"
               max={Math.max(0, total - PAGE / 2)}
               step={PAGE / 4}
               value={offset}
@@ -295,7 +295,7 @@ function Raw(props: { piece: Piece; mark: Mark | null; back?: () => void; on?: (
   const first = Math.max(0, Math.floor(top / LINE_PX) - BEYOND);
   const seen = Math.ceil((box.current?.clientHeight ?? 640) / LINE_PX) + 2 * BEYOND;
   const lines = Array.from({ length: Math.max(0, Math.min(count - first, seen)) }, (_, line) => first + line);
-  if (count === 0) return <p className="p-4 faint">Nothing here.</p>;
+  if (count === 0) return <p className="p-4 faint">Empty.</p>;
   return (
     <div
       ref={box}

@@ -10,14 +10,14 @@ export function Pictures({ task }: { task: Task }) {
     queryFn: () => ask(api.GET('/api/v1/tasks/{task_id}/files', { params: { path: { task_id: task.id } } })),
   });
   if (!found.data) return <Loading lines={4} />;
-  if (found.data.length === 0) return <Empty title="No screenshot was saved" />;
+  if (found.data.length === 0) return <Empty title="No screenshots" />;
   return (
     <section className="stack" aria-label={counted(found.data.length, 'screenshot')}>
       {found.data.map(({ attempt, name }) => (
         <figure key={`${attempt}/${name}`} className="panel picture">
           <img
             src={`/api/v1/tasks/${task.id}/files/${name}?attempt=${attempt}`}
-            alt={`What the agent saw: ${name}`}
+            alt={`Screenshot of the agent: ${name}`}
             loading="lazy"
           />
           <figcaption className="faint small">

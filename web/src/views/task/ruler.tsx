@@ -33,11 +33,11 @@ function useSeldom<T>(value: T): T {
 
 interface Props {
   blocks: Block[];
-  /** Where each begins, and where the first does. */
+  /** The start of each block, and of the first one. */
   places: { start: number }[];
   top: number;
   total: number;
-  /** What of it is in the window. */
+  /** The part that is in the window. */
   from: number;
   to: number;
   go: (part: number) => void;

@@ -155,12 +155,12 @@ function wordsOf(told: Told): string {
       return 'Connecting.';
     case 'away':
       return told.kept
-        ? `The daemon is away; the agent goes on. Connecting again, and then it is told what you typed (${counted(told.kept, 'key')}).`
-        : 'The daemon is away; the agent goes on. Connecting again.';
+        ? `The daemon is unreachable; the agent continues. Reconnecting; then your input is sent (${counted(told.kept, 'key')}).`
+        : 'The daemon is unreachable; the agent continues. Reconnecting.';
     case 'waiting':
-      return `There is no terminal yet. ${told.reason ?? told.status}`;
+      return `No terminal yet. ${told.reason ?? told.status}`;
     case 'ended':
-      return 'The terminal has ended.';
+      return 'The terminal is closed.';
     default:
       return `Attempt ${told.number}. Ctrl-] leaves the terminal.`;
   }

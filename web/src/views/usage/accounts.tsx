@@ -6,7 +6,7 @@ import { Moment, Said } from '../../parts/text';
 
 type Window = Agent['windows'][number];
 
-/** How much of a limit is used, as far as its provider told. */
+/** The used share of a limit, if the provider reports it. */
 export const usedOf = ({ used }: Window): string =>
   used === null ? 'share unknown' : `${Math.round(used * 100)} % used`;
 
@@ -20,7 +20,7 @@ export const Reset = ({ window }: { window: Window }) => {
   );
 };
 
-/** What the providers of the agents tell of their limits, and which of them pause. */
+/** The limits that providers report, and the paused models. */
 export function Accounts() {
   const agents = (useAgents(undefined, 60_000).data ?? []).filter((agent) => agent.installed);
   const rows = agents.flatMap((agent) => [
@@ -44,7 +44,7 @@ export function Accounts() {
         </div>
       ) : (
         <p className="panel box faint">
-          No provider has told of a limit yet. Claude Code and Codex do so when they work with a subscription.
+          No provider has reported limits yet. Claude Code and Codex report them with a subscription.
         </p>
       )}
     </section>

@@ -8,12 +8,12 @@ const DAY_MS = 86_400_000;
 const GAP = 1;
 
 type Row = Usage['rows'][number];
-/** How attempts ended, from the bottom of a bar to its top. */
+/** The outcomes of attempts, from the bottom of a bar to its top. */
 const ENDS = [
-  { look: 'ok', label: 'ended verified', of: ['verified'] },
+  { look: 'ok', label: 'verified', of: ['verified'] },
   { look: 'bad', label: 'failed or cancelled', of: ['failed', 'cancelled', 'lost'] },
-  { look: 'said', label: 'only said', of: ['completed'] },
-  { look: 'go', label: 'still going', of: ['running'] },
+  { look: 'said', label: 'unverified', of: ['completed'] },
+  { look: 'go', label: 'running', of: ['running'] },
 ] as const;
 
 const Legend = () => (
@@ -67,7 +67,10 @@ export function DayChart({ rows, least }: { rows: Row[]; least: number }) {
   const most = rules.at(-1) ?? 1;
   const height = (amount: number) => ((HEIGHT - TOP - BOTTOM) * amount) / most;
   const y = (amount: number) => HEIGHT - BOTTOM - height(amount);
-  const name = (amount: number) => (priced ? (amount ? money(amount) : '$0') : String(Math.round(amount)));
+  const name = (amount: number) => {
+    if (!priced) return String(Math.round(amount));
+    return amount ? money(amount) : '$0';
+  };
   const day = (key: string) =>
     new Date(`${key}T00:00`).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
   const parts = (key: string) => {

@@ -28,7 +28,7 @@ export function Dearest() {
   return (
     <section className="section">
       <header>
-        <h2>Dearest this week</h2>
+        <h2>Most expensive this week</h2>
       </header>
       <div className="panel">
         <table className="table">

@@ -7,7 +7,7 @@ import { Said } from '../../parts/text';
 import { WorkTo } from '../work_link';
 import { daysFrom } from './day_chart';
 
-/** What one attempt cost that was verified, with all that led to none. */
+/** The cost per verified attempt, including unverified attempts. */
 export function perVerified(sum: UsageSum): string {
   if (sum.verified === 0) return '–';
   const { usd, unknown } = priceOfSum(sum);
@@ -20,21 +20,21 @@ interface Props {
   by: UsageBy;
   rows: Row[];
   total: UsageSum;
-  /** The same by days, for what each has small bars; null where a row is of something else. */
+  /** The sums by day, for the small bars; null if the rows have no such bars. */
   days: Row[] | null;
 }
 
 export function Table({ by, rows, total, days }: Props) {
   const spans = daysFrom(days?.map((row) => row.across ?? '').sort()[0], 30).slice(-30);
 
-  if (rows.length === 0) return <Empty title="Nothing was used" />;
+  if (rows.length === 0) return <Empty title="No usage" />;
   return (
     <div className="panel">
       <table className="table cardy sums">
         <thead>
           <tr>
             <th>
-              <span className="vh">Of what</span>
+              <span className="vh">Name</span>
             </th>
             {days && <th className="byday">by day</th>}
             <th className="num">Attempts</th>
@@ -42,7 +42,7 @@ export function Table({ by, rows, total, days }: Props) {
             <th className="num rare">cached</th>
             <th className="num">Out</th>
             <th className="num">Verified</th>
-            <th className="num">per verified one</th>
+            <th className="num">per verified</th>
             <th className="num">Cost</th>
             <th className="part">
               <span className="vh">Share of the cost</span>
@@ -89,7 +89,7 @@ export function Table({ by, rows, total, days }: Props) {
 
 const NOTHING: Partial<Record<UsageBy, string>> = {
   model: 'unknown model',
-  run: 'tasks on their own',
+  run: 'single tasks',
   template: 'without a template',
   project: 'without a project',
 };

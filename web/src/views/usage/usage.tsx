@@ -80,13 +80,13 @@ export function View() {
                 { value: 'template', label: 'Template' },
               ]}
             />
-            <span className="dim">split by</span>
+            <span className="dim">then by</span>
             <Choices
-              label="Split by"
+              label="Then by"
               value={across}
               choose={setAcross}
               of={[
-                { value: 'nothing', label: 'Nothing' },
+                { value: 'nothing', label: 'None' },
                 { value: 'day', label: 'Day' },
                 { value: 'outcome', label: 'Outcome' },
                 { value: 'model', label: 'Model' },
@@ -114,7 +114,7 @@ export function View() {
 
 const LOST = new Set(['failed', 'cancelled', 'lost']);
 
-/** What the table holds, as a file that a spreadsheet opens. */
+/** The table as CSV. */
 function save({ by, across, rows }: Usage): void {
   const names = [by, ...(across ? [across] : []), 'attempts', 'verified', 'input_tokens', 'cached_tokens'];
   const header = [...names, 'output_tokens', 'turns', 'cost_usd', 'unknown_cost', 'unreported'];
@@ -140,6 +140,12 @@ function cell(value: string | number | null | undefined): string {
   return `"${value.replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
 }
 
+/** The number of attempts without a known price, as text. */
+function pricesLine(unknown: number, attempts: number): string {
+  if (unknown > 0) return `${counted(unknown, 'attempt')} without a known price`;
+  return attempts > 0 ? 'all prices known' : '';
+}
+
 function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
   const lost = rows.filter((row) => LOST.has(row.across ?? ''));
   const wasted = lost.reduce((sum, row) => sum + (row.cost_usd ?? 0), 0);
@@ -149,22 +155,14 @@ function Figures({ total, rows }: { total: UsageSum; rows: Usage['rows'] }) {
   const cached = cachedShare(total.cached_tokens, total.input_tokens);
   const silent = total.unreported > 0 ? `${counted(total.unreported, 'attempt')} reported none` : '';
   const figures: [string, string, string][] = [
-    [
-      'Cost',
-      price(all),
-      all.unknown > 0
-        ? `${counted(all.unknown, 'attempt')} of unknown price`
-        : total.attempts > 0
-          ? 'every price is known'
-          : '',
-    ],
+    ['Cost', price(all), pricesLine(all.unknown, total.attempts)],
     [
       'Per verified attempt',
       perVerified(total),
       `${total.verified} of ${counted(total.attempts, 'attempt')}`,
     ],
     [
-      'On work that failed',
+      'Spent on failed work',
       price({ usd: wasted || !unknown ? wasted : null, unknown }),
       wasted && total.cost_usd ? `${percent(wasted, total.cost_usd)} of it` : counted(tries, 'attempt'),
     ],

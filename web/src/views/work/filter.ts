@@ -13,7 +13,7 @@ const STATES: State[] = [
   'queued', 'blocked', 'running', 'waiting', 'paused', 'completed', 'failed', 'cancelled',
   'needs_you', 'verified', 'unverified', 'merged', 'lost', 'rate_limited',
 ]; // biome-ignore format: a list
-/** What a state may be called besides. */
+/** Aliases of states. */
 const CALLED: Record<string, State> = {
   you: 'needs_you', needs: 'needs_you', ok: 'verified', said: 'unverified', run: 'running', bad: 'failed',
   limit: 'rate_limited', unproven: 'unverified',
@@ -27,7 +27,7 @@ export const tokensOf = (filter: string): Token[] =>
     .map(([text, name = '', wanted = '']) => ({ text, name, wanted }))
     .filter(({ name }) => FIELDS.has(name));
 
-/** What a filter holds besides. */
+/** The other fields of a filter. */
 export const wordsOf = (filter: string): string =>
   tokensOf(filter)
     .reduce((text, token) => text.replace(token.text, ''), filter)
@@ -47,17 +47,17 @@ function momentOf(text: string): string | null {
   return Number.isNaN(Date.parse(text)) ? null : new Date(text).toISOString();
 }
 
-/** Whether a word is the beginning of one that is known: it is still being typed. */
+/** Tells whether a word is the beginning of a known one, so that the person is still typing it. */
 const isBegun = (known: readonly string[], word: string): boolean =>
   known.some((one) => one.startsWith(word));
 
 export interface Asked {
   filter: Filter;
-  /** What a token says that the daemon does not know. */
+  /** The error for a token that the daemon does not know. */
   problem: string | null;
 }
 
-/** What the daemon is asked for by a filter as it is typed. */
+/** The query for a filter text. */
 export function askedBy(typed: string): Asked {
   const filter: Filter = {};
   const words = wordsOf(typed);
@@ -67,18 +67,18 @@ export function askedBy(typed: string): Asked {
       for (const word of wanted.split(',')) {
         const state = CALLED[word] ?? STATES.find((one) => one === word.replace('-', '_'));
         if (!state && isBegun(STATES, word)) continue;
-        if (!state) return { filter, problem: `state:${word} is no state. States: ${STATES.join(', ')}.` };
+        if (!state) return { filter, problem: `state:${word} is not a state. States: ${STATES.join(', ')}.` };
         filter.state = [...(filter.state ?? []), state];
       }
     } else if (name === 'pr') {
       const pull = PULLS.find((one) => one === wanted);
       if (!pull && isBegun(PULLS, wanted)) continue;
-      if (!pull) return { filter, problem: `${text} is no state of a pull request: ${PULLS.join(', ')}.` };
+      if (!pull) return { filter, problem: `${text} is not a state of a pull request: ${PULLS.join(', ')}.` };
       filter.pr = pull;
     } else if (name === 'since') {
       const moment = momentOf(wanted);
       if (!moment)
-        return { filter, problem: `${text} is no time. Write since:12h, since:7d or since:2026-11-01.` };
+        return { filter, problem: `${text} is not a time. Write since:12h, since:7d or since:2026-11-01.` };
       filter.since = moment;
     } else if (name === 'repo') {
       filter.repository = wanted;

@@ -76,7 +76,7 @@ function newest(work: Work[], folds: boolean): Work[] {
   return shown;
 }
 
-/** What depends on what, and what is inside what. */
+/** Dependencies, and what is inside what. */
 export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
   const [unfolded, unfold] = useState(false);
   const folds = work.length > CROWD && !unfolded;
@@ -99,21 +99,24 @@ export function WorkGraph({ work, more }: { work: Work[]; more: boolean }) {
   return (
     <section className="panel box">
       <header>
-        <h2>What depends on what</h2>
+        <h2>Dependencies</h2>
         <span className="faint">
-          {more || work.length > shown.length ? `the newest ${shown.length}` : counted(shown.length, 'piece')}{' '}
-          of work
+          {more || work.length > shown.length
+            ? `latest ${shown.length} items`
+            : counted(shown.length, 'item')}
         </span>
         {work.length > CROWD && (
           <Button small look="quiet" onClick={() => unfold(!unfolded)}>
-            {unfolded ? 'Fold what has ended' : 'Unfold what has ended'}
+            {unfolded ? 'Hide finished' : 'Show finished'}
           </Button>
         )}
-        <Legend of={{ run: 'at work', ok: 'verified', said: 'only said', blocked: 'waits', bad: 'failed' }} />
+        <Legend
+          of={{ run: 'at work', ok: 'verified', said: 'unverified', blocked: 'waiting', bad: 'failed' }}
+        />
       </header>
       <Graph
         nodes={nodes}
-        label={`${counted(shown.length, 'piece')} of work, and ${counted(lines, 'line')} from one to what depends on it`}
+        label={`${counted(shown.length, 'item')} and ${counted(lines, 'dependency', 'dependencies')}`}
       />
     </section>
   );

@@ -11,10 +11,10 @@ interface Part {
   work?: string[];
 }
 
-/** Whether a run has parts of which some depend on others. */
+/** Tells whether some parts of a run depend on others. */
 export const hasPlan = (run: Run): boolean => run.pattern === 'team' || run.pattern === 'orchestrate';
 
-/** What the plan of a run says of the work inside it. */
+/** The dependencies between the parts of a run, by its plan. */
 export function afterIn(run: Run, steps: Step[]): After {
   const after: After = new Map();
   if (run.pattern === 'team') {

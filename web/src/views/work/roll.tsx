@@ -9,7 +9,7 @@ const LOOKS: Partial<Record<State, string>> = {
 }; // biome-ignore format: a table
 const MOST = 16;
 
-/** What is inside a run under way, a bar for each part in the order in which it was begun. */
+/** The parts of an active run, a bar for each in the order in which they started. */
 export function Roll({ run }: { run: Run }) {
   const ids = useMemo(() => [run.id], [run.id]);
   const parts = (useInside(ids).get(run.id) ?? []).map(provenState);

@@ -14,7 +14,7 @@ const TICK_WIDTH = 85;
 const NOW_WIDTH = 44;
 const NARROW = 560;
 const [SECOND, MINUTE, HOUR, DAY] = [1000, 60_000, 3_600_000, 86_400_000];
-/** How far ticks are from one another. */
+/** The distances between ticks. */
 const STEPS = [
   ...[1, 2, 5, 10, 15, 30].map((count) => count * SECOND),
   ...[1, 2, 5, 10, 15, 30].map((count) => count * MINUTE),
@@ -38,7 +38,7 @@ const wordsOf = (ms: number, step: number): string => {
   return at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
 };
 
-/** How far back one looks. */
+/** The time span to show. */
 const SPANS = { hour: HOUR, day: DAY, week: 7 * DAY, all: Number.POSITIVE_INFINITY };
 type Span = keyof typeof SPANS;
 
@@ -167,7 +167,7 @@ export function Timeline({ work, more, hasMore, total }: Props) {
     'tl-ok': 'verified',
     'tl-bad': 'failed',
     'tl-go': 'running',
-    'tl-you': 'needs you, or asked',
+    'tl-you': 'needs you, or a question',
     'tl-lost': 'lost',
     'tl-cx': 'not verified, limited or cancelled',
   };

@@ -68,8 +68,8 @@ export function View() {
           <Empty title={q ? 'No matching work' : 'No work yet'}>
             <p>
               {q
-                ? 'Words are searched in titles; state:failed, agent:claude, repo:name and since:7d narrow it.'
-                : 'The key c begins something.'}
+                ? 'Words match titles; state:failed, agent:claude, repo:name and since:7d narrow it.'
+                : 'Press c to start something.'}
             </p>
           </Empty>
         )}
@@ -83,7 +83,7 @@ export function View() {
   );
 }
 
-/** What names a field is a chip; the field below holds the rest, and what is being typed. */
+/** Filters by field are chips; the input holds the other words. */
 function FilterBox({ value, change }: { value: string; change: (value: string) => void }) {
   const [typed, setTyped] = useState(() => wordsOf(value));
   const [tokens, setTokens] = useState(() => tokensOf(value));
@@ -264,7 +264,7 @@ function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
   );
 }
 
-/** What work that has not ended is at, or waits for. */
+/** The current activity of open work, or what it waits for. */
 function atWhat(work: Work, titleOf: RowProps['titleOf']): string {
   if (work.reason) return named(work.reason, titleOf);
   return isRun(work) ? progressOf(work) : work.status;
@@ -294,7 +294,7 @@ const Row = memo(({ work, depth, open, fold, titleOf }: RowProps) => {
             type="button"
             className="unfold"
             aria-expanded={open}
-            aria-label={`What is inside ${visible(work.title)}`}
+            aria-label={`Parts of ${visible(work.title)}`}
             onClick={() => fold(work.id)}
           >
             <Icon name="right" className="chev" />

@@ -1,6 +1,6 @@
 """An operation of the API: a method and a path, the use case behind them, and who may call it.
 
-The table of all operations is in `routes/__init__.py`. REST, the tools of MCP and the OpenAPI
+The table of all operations is in `routes/table.py`. REST, the tools of MCP and the OpenAPI
 document are made from it.
 """
 

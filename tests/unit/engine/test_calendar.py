@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engine.cron_oracle import MINUTE, Change, Timeline, at, changes
 
-from kapelle.engine.schedules.slots import count_slots, next_slot, slots_after
+from kapelle.engine.schedules.calendar import count_slots, next_slot, slots_after
 
 _FIRST, _LAST = at("2024-01-01T00:00"), at("2029-01-01T00:00")
 # Each with the hours around a change in which it is compared.
