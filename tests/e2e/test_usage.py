@@ -165,7 +165,7 @@ def test_the_command_line_shows_a_table(kapelle: Instance, used: dict[str, str])
     assert table[3][-1] == "unknown"
     assert table[4] == ["silent", "1", "-", "-", "-", "-", "unknown"]
     assert done.stdout.splitlines()[-1].endswith("≥ $2.4200 (2 attempts unknown)")
-    assert "1 attempt told nothing about usage." in done.stderr
+    assert "1 attempt reported no usage." in done.stderr
 
 
 def test_the_command_line_filters_and_has_json(kapelle: Instance, used: dict[str, str]) -> None:

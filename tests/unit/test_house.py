@@ -569,7 +569,7 @@ def test_a_name_of_a_class_or_type_has_one_meaning() -> None:
     assert {n: where for n, where in repeated.items() if n not in SHARED_NAMES} == {}
     assert SHARED_NAMES.keys() - repeated.keys() == set(), "not needed any more"
     assert places["Attempt"] == ["kapelle.domain.task"], "the search sees classes"
-    assert places["RunFields"] == ["kapelle.domain.report"], "the search sees type aliases"
+    assert places["ReportRow"] == ["kapelle.service.report_text"], "the search sees type aliases"
 
 
 def _type_names(tree: ast.Module) -> Iterable[str]:

@@ -35,7 +35,7 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from kapelle.client.records import LoginJson
+    from kapelle.client.records import AccountWindowJson, AgentJson, CheckJson, LoginJson
 
 AgentData = dict[str, Any]
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
@@ -60,14 +60,14 @@ def list_agents() -> Result:
     return Result(items, lines, _list_remarks(items))
 
 
-def _cells(agent: AgentData) -> list[str]:
+def _cells(agent: "AgentJson") -> list[str]:
     status = "paused" if agent["paused_until"] else agent["status"]
     login = login_words(agent["login"]) if agent["installed"] else ""
     default = "default" if agent["default"] else ""
     return [agent["name"], status, login, agent["model"] or "", default]
 
 
-def _list_remarks(items: Sequence[AgentData]) -> Iterator[str]:
+def _list_remarks(items: "Sequence[AgentJson]") -> Iterator[str]:
     for agent in items:
         yield from _agent_remarks(agent)
     if not any(agent["default"] for agent in items):
@@ -82,7 +82,7 @@ def _here() -> dict[str, str]:
     return query
 
 
-def _style(agent: dict[str, Any]) -> str:
+def _style(agent: "AgentJson") -> str:
     if agent["paused_until"]:
         return "yellow"
     if agent["status"] == "not installed":
@@ -90,7 +90,7 @@ def _style(agent: dict[str, Any]) -> str:
     return "red" if agent["problem"] else "green"
 
 
-def _agent_remarks(agent: AgentData) -> Iterator[str]:
+def _agent_remarks(agent: "AgentJson") -> Iterator[str]:
     """Return what the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
@@ -111,7 +111,7 @@ def _agent_remarks(agent: AgentData) -> Iterator[str]:
         )
 
 
-def _window_words(window: dict[str, Any]) -> str:
+def _window_words(window: "AccountWindowJson") -> str:
     used = window["used"]
     at = parse_time(window["resets_at"])
     if used is None:
@@ -173,7 +173,7 @@ def _installed_agents(client: DaemonConnection) -> list[str]:
     return names
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(result: "CheckJson") -> None:
     login = result["agent"]["login"]
     found = login["source"] != "none" or login["verified_at"]
     doubtful = result["usable"] and login["needed"] and not found
@@ -186,7 +186,7 @@ def _print(result: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _parts(result: dict[str, Any]) -> list[str]:
+def _parts(result: "CheckJson") -> list[str]:
     agent = result["agent"]
     live = result["live"]
     if not agent["installed"] or (not result["usable"] and live is None):
@@ -201,10 +201,10 @@ def _parts(result: dict[str, Any]) -> list[str]:
         return [*parts, *_unverified(agent)]
     if live["ok"]:
         return [*parts, f"it answered in {format_seconds(live['duration_s'])}"]
-    return [*parts, f"{live['failure']}: {advice(live['reason'], result['hint'])}"]
+    return [*parts, f"{live['failure']}: {advice(live['reason'] or '', result['hint'])}"]
 
 
-def _unverified(agent: dict[str, Any]) -> list[str]:
+def _unverified(agent: "AgentJson") -> list[str]:
     name = agent["name"]
     if agent["login"]["verified_at"] or agent["status"] == "installed":
         return [agent["status"]]
@@ -223,7 +223,7 @@ def advice(problem: str, hint: str | None) -> str:
     return problem
 
 
-def _set_here_only(login: dict[str, Any]) -> str | None:
+def _set_here_only(login: "LoginJson") -> str | None:
     """Return the variable that would be the login if the daemon had it, too."""
     if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
         return None

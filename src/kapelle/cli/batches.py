@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kapelle.cli import help_page, parser
@@ -23,6 +23,9 @@ from kapelle.domain.batch import NAME, detect_format, list_unknown_fields
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count
 
+if TYPE_CHECKING:
+    from kapelle.client.records import BatchJson
+
 batches = CliGroup(
     "batches",
     help="Save and edit lists of tasks for `kapelle batch --list`." + parser.LISTS_BY_DEFAULT,
@@ -38,7 +41,7 @@ name_argument = argument("name", metavar="NAME", help="Name of the list.")
 def list_batches() -> Result:
     """List the saved lists."""
 
-    def row(batch: dict[str, Any]) -> list[Any]:
+    def row(batch: "BatchJson") -> list[Any]:
         return [batch["name"], len(batch["items"]), local_time(batch["updated_at"])]
 
     lines = columns("NAME,ITEMS,SAVED", row)

@@ -4,7 +4,7 @@ agents from changing files."""
 import os
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import parser
 from kapelle.cli.figures import format_seconds, local_time
@@ -18,6 +18,9 @@ from kapelle.cli.types import Number
 from kapelle.cli.values import duration_s, optional, read_prompt
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import LONG_POLL_S
+
+if TYPE_CHECKING:
+    from kapelle.client.records import LockJson, NoteJson
 
 notes = CliGroup(
     "notes",
@@ -40,7 +43,7 @@ expected_version_option = option(
 )
 
 
-def _note_cells(note: dict[str, Any]) -> list[Any]:
+def _note_cells(note: "NoteJson") -> list[Any]:
     author = note["task_id"] or note["author"]
     return [note["key"], note["version"], note["size"], author, local_time(note["updated_at"])]
 
@@ -137,7 +140,7 @@ locks = CliGroup(
 _PATHS_HELP = "Files, folders or globs; . is all of the checkout."
 
 
-def _lock_cells(lock: dict[str, Any]) -> list[Any]:
+def _lock_cells(lock: "LockJson") -> list[Any]:
     owner = lock["task_id"] or lock["owner"]
     return [
         lock["path"],
@@ -212,11 +215,11 @@ def release(paths: Sequence[str]) -> Result:
     return Result(released, remarks=[remark])
 
 
-def _describe_locks(locks: Sequence[dict[str, Any]]) -> str:
+def _describe_locks(locks: "Sequence[LockJson]") -> str:
     return ", ".join(_describe_lock(lock) for lock in locks)
 
 
-def _describe_lock(lock: dict[str, Any]) -> str:
+def _describe_lock(lock: "LockJson") -> str:
     facts = lock["task_id"] or "a person"
     if lock["reason"]:
         facts += f": {lock['reason']}"

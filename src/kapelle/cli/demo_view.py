@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from textwrap import indent
+from typing import TYPE_CHECKING
 
 from kapelle.cli.events import read_event
 from kapelle.cli.layout import (
@@ -21,7 +22,9 @@ from kapelle.cli.text import one_line
 from kapelle.client.protocol import ServerEvent
 from kapelle.demo.report import DemoReport, TasksById, join_names
 from kapelle.demo.sandbox import Sandbox
-from kapelle.domain.report import TaskFields
+
+if TYPE_CHECKING:
+    from kapelle.client.records import TaskJson
 
 _HEADER = ["TASK", "STATUS", "TRIES", "CLAIMED", "VERIFIED", "MERGED"]
 
@@ -132,7 +135,7 @@ def _verdict_lines(report: DemoReport, *, is_running: bool) -> Iterator[str]:
     yield paint(f"✓ {tests}, in {report.seconds:.0f} s. {remark}", "green")
 
 
-def _row(key: str, task: TaskFields, report: DemoReport) -> list[str]:
+def _row(key: str, task: "TaskJson", report: DemoReport) -> list[str]:
     attempts = task["attempts"]
     checks = task["checks"]
     claim = ""

@@ -184,7 +184,7 @@ def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -
         path.write_text(text, encoding="utf-8")
 
 
-def _container(docker: dict[str, Any]) -> str:
+def _container(docker: dict[str, object]) -> str:
     """The table of a container as comments."""
     if not docker:
         return ""
@@ -211,7 +211,7 @@ def _config(proposed: dict[str, str], mark: str) -> str:
     return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 
-def _tables(tables: dict[str, dict[str, Any]], mark: str) -> str:
+def _tables(tables: dict[str, dict[str, object]], mark: str) -> str:
     """Further tables of the configuration as TOML, behind the mark."""
     lines: list[str] = []
     for table, values in tables.items():

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import parser
 from kapelle.cli.config import current
@@ -33,6 +33,9 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import format_count
 
+if TYPE_CHECKING:
+    from kapelle.client.records import HitJson, LearningJson
+
 learnings = CliGroup(
     "learnings",
     help="List, add and correct what earlier work has taught." + parser.LISTS_BY_DEFAULT,
@@ -53,7 +56,7 @@ tag_option = option("--tag", metavar="TAG", help="Tag of the learnings to list."
 learning_argument = id_argument("learning_id", "learnings", "a learning")
 
 
-def _cells(learning: dict[str, Any]) -> list[str]:
+def _cells(learning: "LearningJson") -> list[str]:
     tags = one_line(", ".join(learning["tags"]), 30)
     return [learning["id"], learning["scope"], learning["author"], tags, learning["title"]]
 
@@ -126,7 +129,7 @@ def show(learning_id: str) -> Result:
     return Result(learning, _describe(learning))
 
 
-def _describe(learning: dict[str, Any]) -> Iterator[str]:
+def _describe(learning: "LearningJson") -> Iterator[str]:
     status = paint(learning["status"], _STYLES.get(learning["status"]))
     yield from heading_lines(learning["title"], learning["id"], status, learning["reason"])
     project = os.path.basename(learning["project"] or "")
@@ -280,7 +283,7 @@ def search_all(
     return Result(answer, _hit_lines(answer["hits"]), remarks)
 
 
-def _hit_lines(hits: list[dict[str, Any]]) -> Iterator[str]:
+def _hit_lines(hits: "list[HitJson]") -> Iterator[str]:
     for hit in hits:
         title = one_line(hit["title"], 60)
         if hit["kind"] == "note":

@@ -1,7 +1,7 @@
 """`kapelle merge` and `kapelle pr`."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import help_page
 from kapelle.cli.ids import newest_work_argument, newest_works_argument, path_of, work_id
@@ -15,6 +15,9 @@ from kapelle.cli.values import listed, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.client.protocol import TRIES
 from kapelle.domain.errors import InvalidInput, KapelleError
+
+if TYPE_CHECKING:
+    from kapelle.client.records import CommentJson, MergeJson, MergePreviewJson, UndoJson
 
 
 @command("merge", "kapelle merge", "kapelle merge 4f2xq 9d3kk --squash", "kapelle merge --undo")
@@ -90,7 +93,7 @@ def _preview_all(client: DaemonConnection, ids: Sequence[str], into: str | None)
     return Result(_one_or_all(previews, ids), lines)
 
 
-def _one_or_all(answers: list[Any], ids: Sequence[str]) -> Any:
+def _one_or_all(answers: Sequence[object], ids: Sequence[str]) -> Any:
     """Return the answer for a single id, or the list of answers for several."""
     if len(ids) > 1:
         return answers
@@ -125,7 +128,7 @@ def pr(task_id: str | None, draft: bool, ready: bool, show_only: bool, force: bo
     return Result(answer, lines, remarks, exit_code=0 if delivery["status"] == "delivered" else 1)
 
 
-def _comment_lines(comments: list[dict[str, Any]]) -> Iterator[str]:
+def _comment_lines(comments: "list[CommentJson]") -> Iterator[str]:
     for comment in comments:
         author = comment["author"]
         if comment["path"]:
@@ -133,7 +136,7 @@ def _comment_lines(comments: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{author}: {one_line(comment['text'], 300)}"
 
 
-def _merge_all(ids: Sequence[str], body: dict[str, Any], as_json: bool) -> int:
+def _merge_all(ids: Sequence[str], body: Mapping[str, object], as_json: bool) -> int:
     """Merge in this order; work that is refused does not keep the others out."""
     merges = []
     codes = [0]
@@ -169,7 +172,7 @@ def _undo_all(ids: Sequence[str], message: str | None, as_json: bool) -> int:
     return 0
 
 
-def _show_undo(answer: dict[str, Any]) -> None:
+def _show_undo(answer: "UndoJson") -> None:
     data(answer["commit"])
     how = "a commit reverts the merge"
     if answer["how"] == "moved_back":
@@ -180,7 +183,7 @@ def _show_undo(answer: dict[str, Any]) -> None:
     say(f"Its work stays on its branch: `kapelle merge {answer['id']}` merges it again.")
 
 
-def _merge(some_id: str, body: dict[str, Any]) -> Any:
+def _merge(some_id: str, body: Mapping[str, object]) -> Any:
     """Merge one item; an interrupt cancels the merge."""
     client = DaemonConnection()
     path = path_of(work_id(client, some_id), "merge")
@@ -192,9 +195,9 @@ def _merge(some_id: str, body: dict[str, Any]) -> Any:
         raise
 
 
-def _show(merge: dict[str, Any]) -> None:
+def _show(merge: "MergeJson") -> None:
     """Print the outcome of a merge, with what the person should know about it."""
-    data(merge["commit"])
+    data(merge["commit"] or "")
     if merge["already"]:
         say(f"{merge['base']} already contained {merge['id']}.")
         return
@@ -210,7 +213,7 @@ def _show(merge: dict[str, Any]) -> None:
         say(warning)
 
 
-def _merge_warnings(merge: dict[str, Any]) -> Iterator[str]:
+def _merge_warnings(merge: "MergeJson") -> Iterator[str]:
     hooks = merge["hooks_not_run"]
     if hooks:
         yield f"Hooks were not run: {', '.join(hooks)}. Add what they check to checks."
@@ -228,7 +231,7 @@ def _merge_warnings(merge: dict[str, Any]) -> Iterator[str]:
         yield "The merge changed .kapelle, so the repository is not trusted any more: kapelle trust"
 
 
-def _preview_lines(preview: dict[str, Any]) -> Iterator[str]:
+def _preview_lines(preview: "MergePreviewJson") -> Iterator[str]:
     """Return what a merge would do."""
     base = preview["base"]
     facts = {

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from kapelle.cli.layout import format_table
 from kapelle.cli.parser import Decorator, complete_choice, option
@@ -14,6 +14,7 @@ from kapelle.cli.values import choice, listed, not_empty
 from kapelle.client.http import DaemonConnection
 
 Items = list[Any]
+ListItem = TypeVar("ListItem")
 ItemFormatter = Callable[[Items], Iterable[str]]
 
 _PAGE = 200
@@ -88,17 +89,17 @@ def whole_list(
 
 def columns(
     header: str,
-    row: Callable[[dict[str, Any]], Iterable[Any]],
+    row: Callable[[ListItem], Iterable[object]],
     style_by_status: Mapping[str, str | None] | None = None,
     **settings: Any,
-) -> Callable[[Items], list[str]]:
+) -> Callable[[Sequence[ListItem]], list[str]]:
     """Return a function that makes a table of items.
 
     The header is separated by commas, row returns the cells of an item. A line is styled by the
-    beginning of its second cell. The other settings are those of `table`.
+    beginning of its second cell. The other settings are those of `format_table`.
     """
 
-    def lines(items: Items) -> list[str]:
+    def lines(items: Sequence[ListItem]) -> list[str]:
         rows = [[one_line(str(cell)) for cell in row(item)] for item in items]
         styles_by_word = style_by_status or {}
         styles = [styles_by_word.get(cells[1].partition(",")[0]) for cells in rows]

@@ -99,16 +99,16 @@ def transcript_passage(event: ServerEvent) -> Passage | None:
     return None
 
 
-def _attempt_passage(data: Mapping[str, Any]) -> Passage:
+def _attempt_passage(data: Mapping[str, object]) -> Passage:
     """Return the line between a later attempt and the attempt before it."""
     reason = ""
     if data.get("after"):
-        reason = f", after: {one_line(data['after'], 300)}"
+        reason = f", after: {one_line(str(data['after']), 300)}"
     agent = data.get("agent") or "its agent"
     return Passage(f"── attempt {data.get('number')} by {agent}{reason} ──", "dim")
 
 
-def _person_passage(data: Mapping[str, Any], text: str) -> Passage:
+def _person_passage(data: Mapping[str, object], text: str) -> Passage:
     """Return a hint, an answer or a message of a person, and whether an agent has read it."""
     label = "You"
     if data.get("message") == "answer":
@@ -117,7 +117,7 @@ def _person_passage(data: Mapping[str, Any], text: str) -> Passage:
     return Passage(f"{label}: {text}{state}", "bold")
 
 
-def _tool_call_passage(data: Mapping[str, Any], text: str) -> Passage:
+def _tool_call_passage(data: Mapping[str, object], text: str) -> Passage:
     arguments = text
     if data.get("data"):
         arguments = json.dumps(data["data"], ensure_ascii=False)
@@ -222,7 +222,7 @@ def event_passage(event: "EventJson") -> Passage | None:
     return None
 
 
-def _run_passage(change: str, data: Mapping[str, Any]) -> Passage | None:
+def _run_passage(change: str, data: Mapping[str, object]) -> Passage | None:
     if change == "queued":
         return None
     if change == "progress":
@@ -253,7 +253,7 @@ def _task_passage(change: str, event: "EventJson") -> Passage | None:
     return Passage(text, _EVENT_STYLES[change])
 
 
-def _doubt(data: Mapping[str, Any]) -> str:
+def _doubt(data: Mapping[str, object]) -> str:
     if data.get("verified") is False:
         return ", not verified"
     return ""

@@ -1,6 +1,6 @@
 """`kapelle project`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import parser
 from kapelle.cli.config import current
@@ -9,6 +9,9 @@ from kapelle.cli.pages import columns, whole_list
 from kapelle.cli.parser import CliGroup, argument, flag, reports
 from kapelle.cli.result import Result
 from kapelle.client.http import DaemonConnection
+
+if TYPE_CHECKING:
+    from kapelle.client.records import ProjectJson
 
 project = CliGroup(
     "project",
@@ -34,7 +37,7 @@ def list_projects(archived: bool) -> Result:
         nothing = "No archived projects."
     place = here() or str(current())
 
-    def row(project: dict[str, Any]) -> list[Any]:
+    def row(project: "ProjectJson") -> list[Any]:
         mark = "*" if place in project["directories"] else ""
         return [mark, project["name"], project["open"], project["work"]]
 

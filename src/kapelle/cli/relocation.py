@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kapelle.cli.config import current, root
 from kapelle.cli.output import say
@@ -15,8 +15,10 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Forbidden, NotFound
 from kapelle.domain.text import format_count
 
+if TYPE_CHECKING:
+    from kapelle.client.records import MovedRepositoryJson, RelocationJson
+
 _PATH = "/relocations"
-_NOUNS = ("task", "run", "schedule", "template", "learning", "project")
 
 
 @command("relocate", "kapelle relocate ~/old/place", "kapelle relocate ~/old/place ~/new/place")
@@ -37,14 +39,21 @@ def relocate(old: str, new: str | None) -> Result:
     return Result(answer, remarks=_remarks(answer))
 
 
-def _remarks(answer: dict[str, Any]) -> Iterator[str]:
+def _remarks(answer: "RelocationJson") -> Iterator[str]:
     for problem in answer["problems"]:
         yield f"A worktree could not be linked: {one_line(problem)}"
     if answer["trust"] == "changed":
         yield "Not trusted any more, for what it may execute has changed: kapelle trust --show"
-    parts = [format_count(answer[f"{noun}s"], noun) for noun in _NOUNS if answer[f"{noun}s"]]
-    if answer["worktrees"]:
-        parts.append(format_count(answer["worktrees"], "worktree"))
+    counts = {
+        "task": answer["tasks"],
+        "run": answer["runs"],
+        "schedule": answer["schedules"],
+        "template": answer["templates"],
+        "learning": answer["learnings"],
+        "project": answer["projects"],
+        "worktree": answer["worktrees"],
+    }
+    parts = [format_count(count, noun) for noun, count in counts.items() if count]
     if answer["trust"] == "trusted":
         parts.append("trust")
     yield f"Moved to {one_line(answer['new'])}: {', '.join(parts) or 'nothing'}."
@@ -62,7 +71,7 @@ def moved_hint(client: DaemonConnection) -> str | None:
     if root(current()) is None:
         return None
     try:
-        places: list[dict[str, Any]] = client.get(_PATH, {"directory": str(current())})
+        places: list[MovedRepositoryJson] = client.get(_PATH, {"directory": str(current())})
     # An older daemon does not know the route, and to an agent it is forbidden.
     except (NotFound, Forbidden):
         return None

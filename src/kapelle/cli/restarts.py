@@ -1,6 +1,7 @@
 """Commands that let tasks and runs go on: retry, resume, requeue, continue."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import help_page
 from kapelle.cli.field_errors import name_options
@@ -24,7 +25,10 @@ from kapelle.cli.values import optional, read_prompt, refuse, usd
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import is_id_part
-from kapelle.domain.report import TaskFields
+
+if TYPE_CHECKING:
+    from kapelle.client.records import TaskJson
+
 
 budget_option = option(
     "--budget",
@@ -220,14 +224,15 @@ def _fork(
 
 
 def forked_spec(
-    earlier: TaskFields, message: str, limits: dict[str, float | None]
-) -> dict[str, Any]:
+    earlier: "TaskJson", message: str, limits: dict[str, float | None]
+) -> dict[str, object]:
     """Return the specification of a task with a copy of an earlier one's conversation."""
     # The conversation belongs to the agent of the last attempt.
     agent = earlier["agent"]
     if earlier["attempts"]:
         agent = earlier["attempts"][-1]["agent"]
-    spec = {
+    fields: Mapping[str, object] = earlier
+    spec: dict[str, object] = {
         "prompt": message,
         "agent": agent,
         "model": earlier["model"] if agent == earlier["agent"] else None,
@@ -235,6 +240,6 @@ def forked_spec(
         "fork_session": True,
         "workspace": earlier["workspace"]["kind"],
     }
-    spec |= {name: earlier[name] for name in _FORKED_FIELDS}
+    spec |= {name: fields[name] for name in _FORKED_FIELDS}
     spec |= {name: limit for name, limit in limits.items() if limit is not None}
     return {key: value for key, value in spec.items() if value not in (None, [])}

@@ -1,7 +1,7 @@
 """`kapelle runs`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import parser
 from kapelle.cli.figures import format_elapsed
@@ -25,8 +25,11 @@ from kapelle.cli.tasks import all_flag, cancel, change_each, list_work, show_sta
 from kapelle.cli.types import Number
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict
-from kapelle.domain.report import FINAL, RunFields
+from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus
+
+if TYPE_CHECKING:
+    from kapelle.client.records import RunJson, StepJson
 
 _STATUSES = tuple(RunStatus)
 
@@ -99,7 +102,7 @@ def steps(run_id: str) -> Result:
     return whole_list(items, lines, "It has no steps yet.")
 
 
-def _step_cells(step: dict[str, Any]) -> list[Any]:
+def _step_cells(step: "StepJson") -> list[Any]:
     words = [step["subject"], step["label"], step["error"]]
     if step["label"] == step["kind"]:
         words = [step["subject"], step["error"]]
@@ -108,7 +111,7 @@ def _step_cells(step: dict[str, Any]) -> list[Any]:
     return [step["position"], _step_status(step), step["kind"], duration, text]
 
 
-def _step_status(step: dict[str, Any]) -> str:
+def _step_status(step: "StepJson") -> str:
     if step["ended_at"] is None:
         if step["kind"] == "ask":
             return "waiting"
@@ -144,7 +147,7 @@ def result(run_id: str, as_json: bool) -> int:
     )
 
 
-def _ending(run: RunFields) -> str:
+def _ending(run: "RunJson") -> str:
     """Return how a run ended, with the reason."""
     ending = f"{run['id']} {run['status']}"
     if run["reason"]:

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,7 +29,9 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.times import format_duration
 
-ScheduleFields = dict[str, Any]
+if TYPE_CHECKING:
+    from kapelle.client.records import FiringJson, ScheduleJson
+
 
 # Commands that a schedule can start.
 STARTING = ("run", *built_in_patterns(), "start")
@@ -85,7 +87,7 @@ schedule.add_command(
 )
 
 
-def create_schedule(body: dict[str, Any], as_json: bool) -> int:
+def create_schedule(body: dict[str, object], as_json: bool) -> int:
     """Create a schedule and print its id."""
     answer = DaemonConnection().create("/schedules", body)
     remarks = []
@@ -230,7 +232,7 @@ def run(schedule_id: str) -> Result:
     return Result(firing, remarks=[f"error: It was not started: {firing['reason']}"], exit_code=1)
 
 
-def _change(schedule_id: str, action: str, body: Any, fate: str = "goes on") -> Result:
+def _change(schedule_id: str, action: str, body: object, fate: str = "goes on") -> Result:
     """Change a schedule, and tell what happens to the work that it has started."""
     answer = DaemonConnection().post(schedule_path(schedule_id, action), body)
     line = plain_line(f"{answer['id']}  {answer['status']}")
@@ -243,7 +245,7 @@ _MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "th
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
-def _schedule_cells(schedule: ScheduleFields) -> list[str]:
+def _schedule_cells(schedule: "ScheduleJson") -> list[str]:
     return [
         schedule["id"],
         schedule["status"],
@@ -257,7 +259,7 @@ def _schedule_cells(schedule: ScheduleFields) -> list[str]:
 schedule_rows = columns("ID,STATUS,WHEN,NEXT,RUNS,TITLE", _schedule_cells, _STYLES, fold=(2, 3, 4))
 
 
-def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
+def describe(schedule: "ScheduleJson", firings: "Sequence[FiringJson]") -> Iterator[str]:
     """Return the view of a schedule."""
     status = paint(schedule["status"], _STYLES.get(schedule["status"]))
     yield from heading_lines(schedule["title"], schedule["id"], status, schedule["reason"])
@@ -284,10 +286,12 @@ def describe(schedule: ScheduleFields, firings: Items) -> Iterator[str]:
     yield from command_lines(_commands(schedule))
 
 
-def firing_rows(firings: Items, schedule: ScheduleFields, indent: int = 0) -> list[str]:
+def firing_rows(
+    firings: "Sequence[FiringJson]", schedule: "ScheduleJson", indent: int = 0
+) -> list[str]:
     """Return a table of slots and what they started, by the clock of their schedule."""
 
-    def cells(firing: dict[str, Any]) -> list[str]:
+    def cells(firing: "FiringJson") -> list[str]:
         return [
             _clock(firing["slot"], schedule),
             firing["outcome"],
@@ -300,7 +304,7 @@ def firing_rows(firings: Items, schedule: ScheduleFields, indent: int = 0) -> li
     return columns(header, cells, _STYLES, indent=indent, fold=(2, 3, 4))(firings)
 
 
-def trigger(schedule: ScheduleFields) -> str:
+def trigger(schedule: "ScheduleJson") -> str:
     """Return when a schedule starts its work, in a few words."""
     after = f" after {schedule['after']}" if schedule["after"] else ""
     if schedule["cron"]:
@@ -315,33 +319,33 @@ def trigger(schedule: ScheduleFields) -> str:
     return after.strip()
 
 
-def _next_start(schedule: ScheduleFields) -> str:
+def _next_start(schedule: "ScheduleJson") -> str:
     """Return when a schedule starts its work next, and how soon that is."""
     at = schedule["next_at"]
     return f"{_clock(at, schedule)}, {format_time_left(at)}"
 
 
-def upcoming(schedule: ScheduleFields) -> str:
+def upcoming(schedule: "ScheduleJson") -> str:
     """Return the beginning of a sentence about the next start."""
     if schedule["next_at"] is None:
         return f"It {schedule['reason'] or 'waits'}"
     return f"Next at {_next_start(schedule)}"
 
 
-def _title(schedule: ScheduleFields) -> str:
+def _title(schedule: "ScheduleJson") -> str:
     if schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}:
         return f"{schedule['title']} ({schedule['reason']})"
     return str(schedule["title"])
 
 
-def _runs(schedule: ScheduleFields) -> str:
+def _runs(schedule: "ScheduleJson") -> str:
     """Return how often the work was started, with the limit."""
     if schedule["max_runs"]:
         return f"{schedule['started']} of {schedule['max_runs']}"
     return str(schedule["started"])
 
 
-def _clock(text: str | None, schedule: ScheduleFields) -> str:
+def _clock(text: str | None, schedule: "ScheduleJson") -> str:
     """Return a time by the clock of the schedule; empty without a time."""
     if text is None:
         return ""
@@ -352,7 +356,7 @@ def _clock(text: str | None, schedule: ScheduleFields) -> str:
     return f"{datetime.fromisoformat(text).astimezone(place):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _commands(schedule: ScheduleFields) -> list[tuple[str, str]]:
+def _commands(schedule: "ScheduleJson") -> list[tuple[str, str]]:
     """Return the commands that a person may type next, with what each does."""
     name = schedule["id"]
     commands = [(f"kapelle schedule history {name}", "show its slots")]

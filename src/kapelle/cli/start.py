@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,7 +24,9 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.options import KEY
 
-PatternFields = dict[str, Any]
+if TYPE_CHECKING:
+    from kapelle.client.records import PatternJson
+
 
 _HELP = """\
 Start a run of any pattern, your own too.
@@ -117,11 +120,11 @@ def _find_starter(params: dict[str, Any]) -> tuple[WorkStarter, list[str]]:
     return WorkStarter(name, {**schema, KEY: facts}, is_built_in=False), words
 
 
-def _list_patterns(directory: Any) -> Result:
+def _list_patterns(directory: Path | None) -> Result:
     patterns = DaemonConnection().get("/patterns", {"directory": absolute_directory(directory)})
     here = f"{current()}/"
 
-    def row(pattern: PatternFields) -> list[str]:
+    def row(pattern: "PatternJson") -> list[str]:
         summary = pattern["summary"]
         if not pattern["trusted"]:
             summary = f"(not trusted) {summary}"
@@ -131,9 +134,9 @@ def _list_patterns(directory: Any) -> Result:
     return Result(patterns, lines, ["`kapelle start PATTERN --help` shows its options."])
 
 
-def _find_pattern(name: str, directory: str) -> PatternFields:
+def _find_pattern(name: str, directory: str) -> "PatternJson":
     """Return the pattern of a name; raises NotTrusted or NotFound."""
-    patterns: list[PatternFields] = DaemonConnection().get("/patterns", {"directory": directory})
+    patterns: list[PatternJson] = DaemonConnection().get("/patterns", {"directory": directory})
     for pattern in patterns:
         if pattern["name"] == name:
             if not pattern["trusted"]:

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli.figures import format_elapsed, local_time
 from kapelle.cli.ids import (
@@ -65,9 +65,12 @@ from kapelle.cli.values import (
 from kapelle.cli.view import repository_path
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.report import FINAL, RunFields, TaskFields
+from kapelle.domain.report import FINAL
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.text import shorten_paths
+
+if TYPE_CHECKING:
+    from kapelle.client.records import WorkJson
 
 # A run can be paused, besides all that a task can be.
 _STATUSES = (*TaskStatus, RunStatus.PAUSED)
@@ -150,7 +153,7 @@ def list_work(
     else:
         nothing = f"There are no {hint}"
 
-    def lines(items: list[TaskFields | RunFields]) -> list[str]:
+    def lines(items: "list[WorkJson]") -> list[str]:
         return rows(items, repositories=searched is None)
 
     result = listing(path, {**filters, "repository": searched}, limit, lines, nothing)
@@ -167,11 +170,11 @@ def _nothing_here(nothing: str) -> Iterator[str]:
         yield moved
 
 
-def rows(items: list[TaskFields | RunFields], repositories: bool = False) -> list[str]:
+def rows(items: "list[WorkJson]", repositories: bool = False) -> list[str]:
     """Return a table of tasks and runs, if asked for with the names of their repositories."""
     names = shorten_paths({repository_path(item) for item in items})
 
-    def row(item: TaskFields | RunFields) -> list[str]:
+    def row(item: "WorkJson") -> list[str]:
         age = format_elapsed(item["created_at"], None)
         cells = [item["id"], describe_status(item), _worker(item), age]
         if repositories:
@@ -185,16 +188,16 @@ def rows(items: list[TaskFields | RunFields], repositories: bool = False) -> lis
     return columns(",".join(header), row, STATUS_STYLE)(items)
 
 
-def _worker(item: TaskFields | RunFields) -> str:
+def _worker(item: "WorkJson") -> str:
     """Return the pattern of a run, or the agent of a task's last attempt: it may be a fallback."""
-    if item.get("pattern"):
+    if "pattern" in item:
         return one_line(item["pattern"], 16)
     if item["attempts"]:
         return one_line(item["attempts"][-1]["agent"], 16)
     return one_line(item["agent"], 16)
 
 
-def _title(item: TaskFields | RunFields) -> str:
+def _title(item: "WorkJson") -> str:
     """Return the title with the progress, the reason of waiting, or the delivery."""
     title = one_line(item["title"])
     if item.get("archived_at"):
@@ -272,14 +275,14 @@ def wait(task_ids: Sequence[str], timeout: str | None, as_json: bool) -> int:
     return exit_code_of_all(list(item_by_id.values()))
 
 
-def _report_timeout(pending: Sequence[TaskFields | RunFields]) -> None:
+def _report_timeout(pending: "Sequence[WorkJson]") -> None:
     subject = f"{pending[0]['id']} ({pending[0]['status']})"
     if len(pending) > 1:
         subject += f" and {len(pending) - 1} more"
     say(f"error: The time is up, and {subject} has not ended. It goes on.")
 
 
-def _show_end(item: TaskFields | RunFields) -> None:
+def _show_end(item: "WorkJson") -> None:
     """Print how work ended, if it has."""
     if not is_finished(item):
         return
@@ -293,16 +296,16 @@ def _show_end(item: TaskFields | RunFields) -> None:
     sys.stdout.flush()
 
 
-def _ignore(_item: TaskFields | RunFields) -> None:
+def _ignore(_item: "WorkJson") -> None:
     """Report nothing."""
 
 
 def _wait_until(
-    is_over: Callable[[TaskFields | RunFields], bool],
+    is_over: "Callable[[WorkJson], bool]",
     client: DaemonConnection,
-    item_by_id: dict[str, TaskFields | RunFields],
+    item_by_id: "dict[str, WorkJson]",
     limit_s: float | None = None,
-    report: Callable[[TaskFields | RunFields], None] = _ignore,
+    report: "Callable[[WorkJson], None]" = _ignore,
 ) -> None:
     """Keep the items up to date until all of them are over, or the time is up."""
     started_at = time.monotonic()
@@ -318,9 +321,9 @@ def _wait_until(
 def change_each(
     ids: Sequence[str],
     action: str,
-    body: dict[str, Any] | None = None,
+    body: Mapping[str, object] | None = None,
     *,
-    run_body: dict[str, Any] | None = None,
+    run_body: Mapping[str, object] | None = None,
     path: Callable[[str, str], str] | None = None,
     state: str | None = None,
     wait: bool = False,
@@ -333,7 +336,7 @@ def change_each(
     """
     client = DaemonConnection()
     error: KapelleError | None = None
-    changed: dict[str, TaskFields | RunFields] = {}
+    changed: dict[str, WorkJson] = {}
     for some_id in listed(ids, "An id"):
         try:
             if path is None:
@@ -359,7 +362,7 @@ def change_each(
     return Result(items, lines, remarks, error=error)
 
 
-def _wait_for_end(client: DaemonConnection, items: dict[str, TaskFields | RunFields]) -> None:
+def _wait_for_end(client: DaemonConnection, items: "dict[str, WorkJson]") -> None:
     """Wait until all items have ended; tell if that takes longer."""
     _wait_until(_has_ended, client, items, _STOPS_QUICKLY_S)
     if not all(_has_ended(item) for item in items.values()):
@@ -367,7 +370,7 @@ def _wait_for_end(client: DaemonConnection, items: dict[str, TaskFields | RunFie
     _wait_until(_has_ended, client, items)
 
 
-def _has_ended(item: TaskFields | RunFields) -> bool:
+def _has_ended(item: "WorkJson") -> bool:
     return item["status"] in FINAL
 
 
@@ -445,7 +448,7 @@ def snooze(task_ids: Sequence[str], until: str, off: bool) -> Result:
     return _mark(ids, {"snoozed_until": end}, f"snoozed until {local_time(end)}")
 
 
-def _mark(ids: Sequence[str], body: dict[str, Any], state: str, remark: str = "") -> Result:
+def _mark(ids: Sequence[str], body: Mapping[str, object], state: str, remark: str = "") -> Result:
     """Mark tasks and runs."""
     client = DaemonConnection()
 

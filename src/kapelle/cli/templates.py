@@ -1,6 +1,6 @@
 """`kapelle templates`: a person's own guidelines for one kind of work."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kapelle.cli import parser
 from kapelle.cli.field_errors import name_options
@@ -18,6 +18,9 @@ from kapelle.cli.text import one_line
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from kapelle.client.records import TemplateJson, TemplateRecordJson
+
 templates = CliGroup(
     "templates",
     help="Keep guidelines for one kind of work, and see its success rate."
@@ -33,7 +36,7 @@ name_argument = argument(
 )
 
 
-def _list_cells(template: dict[str, Any]) -> list[str]:
+def _list_cells(template: "TemplateJson") -> list[str]:
     records = template["records"]
     completed = sum(record["completed"] for record in records)
     tasks = sum(record["tasks"] for record in records)
@@ -50,7 +53,7 @@ def list_templates() -> Result:
     return whole_list(DaemonConnection().get("/templates"), lines, nothing)
 
 
-def _record_cells(record: dict[str, Any]) -> list[str]:
+def _record_cells(record: "TemplateRecordJson") -> list[str]:
     return [
         record["agent"],
         record["model"] or "",

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,9 @@ from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict, NotFound, NotTrusted
 from kapelle.domain.text import format_count
 from kapelle.home import Home
+
+if TYPE_CHECKING:
+    from kapelle.client.records import TrustJson
 
 _STATUS_TEXTS = {
     "trusted": "trusted",
@@ -58,14 +61,14 @@ def trust(directory: str | None, show: bool) -> Result:
     return Result(executable, remarks=_trust_remarks(executable, show=show))
 
 
-def _repository_cells(repository: dict[str, Any]) -> list[str]:
+def _repository_cells(repository: "TrustJson") -> list[str]:
     status = "gone"
     if Path(repository["directory"]).is_dir():
         status = _STATUS_TEXTS[repository["status"]]
     return [repository["directory"], status, local_time(repository["trusted_at"])]
 
 
-def _trust_remarks(executable: dict[str, Any], *, show: bool) -> Iterator[str]:
+def _trust_remarks(executable: "TrustJson", *, show: bool) -> Iterator[str]:
     yield from _item_lines(executable, in_full=show)
     place = one_line(executable["directory"])
     if not executable["items"]:
@@ -120,13 +123,13 @@ def ask(refusal: NotTrusted) -> bool:
     return True
 
 
-def _grant(client: DaemonConnection, executable: dict[str, Any]) -> dict[str, Any]:
+def _grant(client: DaemonConnection, executable: "TrustJson") -> "TrustJson":
     body = {"directory": executable["directory"], "digest": executable["digest"]}
-    answer: dict[str, Any] = client.post("/trust", body)
+    answer: TrustJson = client.post("/trust", body)
     return answer
 
 
-def _item_lines(executable: dict[str, Any], *, in_full: bool) -> Iterator[str]:
+def _item_lines(executable: "TrustJson", *, in_full: bool) -> Iterator[str]:
     """Return what a repository could execute, or the difference to what was trusted.
 
     Unless in full, long items and long lists are shortened.

@@ -1,7 +1,7 @@
 """`kapelle usage` and `kapelle report`."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kapelle.cli.figures import format_cost
 from kapelle.cli.ids import complete
@@ -14,8 +14,10 @@ from kapelle.cli.values import choice, not_empty, optional, since
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.text import format_count
 
+if TYPE_CHECKING:
+    from kapelle.client.records import UsageReportJson, UsageRowJson, UsageSumJson
+
 PROPERTIES = ("agent", "model", "project", "task", "run", "template", "outcome", "day")
-_COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
 _HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
 _LONGEST_KEY = 60
 
@@ -86,7 +88,7 @@ def usage(
     return Result(answer, lines, _usage_remarks(answer))
 
 
-def _usage_remarks(answer: dict[str, Any]) -> Iterator[str]:
+def _usage_remarks(answer: "UsageReportJson") -> Iterator[str]:
     if not answer["rows"]:
         yield "Nothing was used: there are no such attempts."
     silent = answer["total"]["unreported"]
@@ -122,7 +124,7 @@ def report(start: str, until: str | None, project: str | None, repository: str |
     return Result(answer, clean(answer["markdown"]).splitlines())
 
 
-def usage_lines(report: dict[str, Any]) -> list[str]:
+def usage_lines(report: "UsageReportJson") -> list[str]:
     """Return the table of a usage report, with a total below if it has several rows."""
     names = [name for name in (report["by"], report["across"]) if name]
     rows = [[*_key_cells(names, row), *_number_cells(row)] for row in report["rows"]]
@@ -137,7 +139,7 @@ def usage_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _key_cells(names: list[str], row: dict[str, Any]) -> list[str]:
+def _key_cells(names: Sequence[str], row: "UsageRowJson") -> list[str]:
     """Return the properties that a row is about."""
     cells = []
     for name, key in zip(names, (row["key"], row["across"]), strict=False):
@@ -150,14 +152,15 @@ def _key_cells(names: list[str], row: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _number_cells(row: dict[str, Any]) -> list[str]:
-    attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
+def _number_cells(row: "UsageRowJson | UsageSumJson") -> list[str]:
+    counts = (row["input_tokens"], row["cached_tokens"], row["output_tokens"], row["turns"])
+    cells = [f"{count:,}" for count in counts]
     # An agent that reported nothing may have used much.
     is_silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
     if is_silent:
-        others = ["-"] * len(others)
+        cells = ["-"] * len(cells)
     return [
-        attempts,
-        *others,
+        f"{row['attempts']:,}",
+        *cells,
         format_cost(row["cost_usd"], row["unknown_cost"] + row["unreported"]),
     ]

@@ -6,7 +6,7 @@ Each is built from the schema of its specification.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,9 @@ from kapelle.cli.values import duration_s, pairs, refuse
 from kapelle.client.http import DaemonConnection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.options import KEY
-from kapelle.domain.report import RunFields
+
+if TYPE_CHECKING:
+    from kapelle.client.records import RunJson
 
 _TASK = "run"
 _ANSWER_EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
@@ -201,7 +203,7 @@ def _start(starter: WorkStarter, **params: Any) -> int:
 
 def _answer_run(
     client: DaemonConnection, params: Params, options: Sequence[SpecOption]
-) -> RunFields:
+) -> "RunJson":
     """Answer questions of a run, first that of the token, then the others; return the run."""
     token = (params["resume"] or "").strip()
     answers = params["answer"] or ()
@@ -213,7 +215,7 @@ def _answer_run(
         (extra, f"{extra} cannot be changed when a run goes on.", rule),
     )
     run_id, is_question, _ = token.partition(":")
-    run: RunFields = client.get(run_path(run_id))
+    run: RunJson = client.get(run_path(run_id))
     open_tokens = [question["token"] for question in run["questions"]]
     tokens = open_tokens
     if is_question:

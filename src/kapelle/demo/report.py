@@ -8,9 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from kapelle.demo.sandbox import Sandbox, Tally
-from kapelle.domain.report import TaskFields
 
-TasksById = dict[str, TaskFields]
+TasksById = dict[str, Any]
 """The tasks by their keys."""
 
 _WORK = tomllib.loads(files("kapelle.demo").joinpath("work.toml").read_text(encoding="utf-8"))

@@ -3,10 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-# A Task or Run as JSON. The command line has TypedDicts for both, which the domain cannot import.
-TaskFields = Any
-RunFields = Any
-
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 # The commands for a task or run, each with its effect.

@@ -181,7 +181,7 @@ def test_a_long_result_is_shown_from_its_beginning() -> None:
 def test_what_asks_is_told_in_the_list_instead_of_how_far_it_is() -> None:
     going = changed_run({"status": "running", "progress": {"iteration": 2}, "reason": "it works"})
     assert lines([going])[1].endswith("(iteration 2 of 5, it works)")
-    asking = {**going, "waiting_for": "input", "reason": "task_1 asks: y?"}
+    asking: Any = {**going, "waiting_for": "input", "reason": "task_1 asks: y?"}
     assert lines([asking])[1].endswith("(task_1 asks: y?)")
 
 

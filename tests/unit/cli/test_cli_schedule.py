@@ -309,7 +309,7 @@ def test_the_states_are_those_of_schedules() -> None:
     assert tuple(ScheduleStatus) == STATUSES
 
 
-def schedule(**changes: Any) -> dict[str, Any]:
+def schedule(**changes: Any) -> Any:
     return {
         "id": "schedule_01",
         "title": "nightly",
@@ -337,7 +337,7 @@ def schedule(**changes: Any) -> dict[str, Any]:
     }
 
 
-FIRING = {
+FIRING: Any = {
     "schedule_id": "schedule_01",
     "slot": "2026-03-28T02:00:00Z",
     "at": "2026-03-28T02:00:00.1Z",

@@ -178,7 +178,7 @@ def test_a_dollar_sign_is_understood() -> None:
     assert spec_of("do it", "--budget", "$5")["budget_usd"] == 5
 
 
-EARLIER: dict[str, Any] = {
+EARLIER: Any = {
     "id": "task_1",
     "agent": "claude",
     "model": "big",
@@ -216,6 +216,7 @@ def test_a_forked_task_takes_over_what_makes_sense() -> None:
 
 
 def test_a_fork_belongs_to_the_agent_that_had_the_conversation_last() -> None:
-    spec = forked_spec({**EARLIER, "attempts": [{"agent": "codex"}]}, "and now?", {})
+    task: Any = {**EARLIER, "attempts": [{"agent": "codex"}]}
+    spec = forked_spec(task, "and now?", {})
     assert spec["agent"] == "codex"
     assert "model" not in spec

@@ -320,8 +320,8 @@ def test_usage_is_a_table_with_a_total() -> None:
         "across": None,
     }
     silent = {**sums, **dict.fromkeys(USAGE, 0), "cost_usd": None, "unreported": 2}
-    rows = [{**sums, "key": "claude"}, {**silent, "key": None}]
-    total = {**sums, "attempts": 4, "unreported": 2}
+    rows: Any = [{**sums, "key": "claude"}, {**silent, "key": None}]
+    total: Any = {**sums, "attempts": 4, "unreported": 2}
     assert usage_lines({"by": "model", "across": None, "rows": rows, "total": total}) == [
         "MODEL      ATTEMPTS   INPUT  CACHED  OUTPUT  TURNS  COST",
         "claude            2  12,345  10,000     678      3  $0.0123",
