@@ -274,7 +274,7 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
         response, _ = instance.request("GET", f"/search?{urlencode({'query': typed})}")
         assert response.status in {200, 422}, typed
     assert "The query has no word" in instance.cli("search", "...").stderr
-    assert "WORDS is empty" in instance.cli("search", "").stderr
+    assert "WORD is empty" in instance.cli("search", "").stderr
     assert b"query must have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
     assert "plan  note of global\n" in instance.cli("search", "find", "needle").stdout
     instance.cli("notes", "set", "workflow/x", "nothing of the kind", check=True)

@@ -37,14 +37,14 @@ for spec in (TaskSpec, LoopSpec, ScheduleSpec):
     )
     spec.model_rebuild(force=True)
 
-from kapelle.cli import spec_options
+from kapelle.cli import schema
 
 known = {
-    **spec_options.schemas(),
+    **schema.schemas(),
     **{"task": TaskSpec.model_json_schema(), "loop": LoopSpec.model_json_schema()},
     "schedule": ScheduleSpec.model_json_schema(),
 }
-spec_options.schemas = lambda: known
+schema.schemas = lambda: known
 
 role, sys.argv[1:] = sys.argv[1], sys.argv[2:]
 if role == "daemon":
@@ -208,7 +208,7 @@ def test_a_pattern_in_one_file_is_used_through_every_door(
     assert done.returncode == 0, done.stderr
     assert _said(kapelle, done.stdout.splitlines()[0]) == ["A", "B"]
     refused = kapelle.cli("start", "echo", "--word", "a", cwd=repository)
-    assert (refused.returncode, "Did you mean --words?" in refused.stderr) == (2, True)
+    assert (refused.returncode, "Did you mean --words" in refused.stderr) == (2, True)
     # REST: its schema, a run of it, a mistake.
     spec: dict[str, Any] = {"directory": str(repository), "words": ["c"]}
     known = kapelle.get(f"/patterns?directory={repository}")

@@ -674,7 +674,7 @@ def test_a_terminal_asks_once_whatever_would_begin_work(
     assert (code, "Do you trust it?" in shown) == (0, False)
     [task] = wary.get("/tasks?limit=1")["tasks"]
     code, shown = typed("config", "set", "--repo", "checks", '["true", "true"]', answer="n")
-    assert (code, "It holds as soon as you trust what stands there" in shown) == (0, True)
+    assert (code, "It applies as soon as you trust the repository" in shown) == (0, True)
     code, shown = typed("retry", task["id"], answer="y")
     assert (code, '+checks: ["true", "true"]' in shown) == (0, True)
     assert wary.wait(task["id"])["status"] == "completed"

@@ -242,55 +242,61 @@ _MANAGER_S = 60.0
 
 
 class Unit:
-    """What the service manager of this platform is told about the daemon of one home."""
+    """The daemon of one home as a unit of this platform's service manager."""
 
     def __init__(self, home: Home, environ: dict[str, str], *, launchd: bool) -> None:
         from hashlib import sha256
 
         self.home = home
         self.launchd = launchd
-        given = home.config_directory is None
-        if given:
+        name = "kapelle"
+        # A home outside of the standard place has a unit of its own.
+        is_own_home = home.config_directory is None
+        if is_own_home:
             name = f"kapelle-{sha256(os.fsencode(home.root)).hexdigest()[:8]}"
-        else:
-            name = "kapelle"
+        user = Path(environ.get("HOME", "~")).expanduser()
         if launchd:
             self.name = f"dev.{name}"
+            self.path = user / "Library/LaunchAgents" / f"{self.name}.plist"
+            self._manager: tuple[str, ...] = ("launchctl",)
         else:
             self.name = f"{name}.service"
-        user = Path(environ.get("HOME", "~")).expanduser()
-        config = Path(environ.get("XDG_CONFIG_HOME") or user / ".config")
-        if launchd:
-            folder = user / "Library/LaunchAgents"
-        else:
-            folder = config / "systemd/user"
-        self.path = folder / (f"{self.name}.plist" if launchd else self.name)
-        # It waits where a daemon of the command line holds the home, and takes over from it.
+            config = Path(environ.get("XDG_CONFIG_HOME") or user / ".config")
+            self.path = config / "systemd/user" / self.name
+            self._manager = ("systemctl", "--user")
+        # It waits while a daemon of the command line holds the home, and takes over from it.
         self.command = [sys.executable, "-P", "-m", "kapelle.daemon", "--wait"]
-        self.variables = {n: environ[n] for n in ("PATH", "LANG", "SHELL") if environ.get(n)}
-        if given:
+        self.variables = {
+            variable: environ[variable]
+            for variable in ("PATH", "LANG", "SHELL")
+            if environ.get(variable)
+        }
+        if is_own_home:
             self.variables["KAPELLE_HOME"] = str(home.root)
-        self._manager = ("launchctl",) if launchd else ("systemctl", "--user")
-
         self.facts = {"name": self.name, "path": str(self.path)}
 
     def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
-        """Tell the service manager; Unavailable with its words if it refuses."""
-        mine = f"gui/{os.getuid()}"
-        if not self.launchd:
-            orders = {
-                "install": [["daemon-reload"], ["enable", "--now", self.name]],
-                "uninstall": [["disable", "--now", self.name]],
-                "ask": [["is-active", "--quiet", self.name]],
-            }
-        else:
-            orders = {
-                "install": [["bootstrap", mine, str(self.path)]],
-                "uninstall": [["bootout", f"{mine}/{self.name}"]],
-                "ask": [["print", f"{mine}/{self.name}"]],
-            }
-        for order in orders[verb]:
-            _execute(*self._manager, *order)
+        """Call the service manager; raises Unavailable with its message if it refuses."""
+        commands = self._systemd_commands()
+        if self.launchd:
+            commands = self._launchd_commands()
+        for words in commands[verb]:
+            _execute(*self._manager, *words)
+
+    def _systemd_commands(self) -> dict[str, list[list[str]]]:
+        return {
+            "install": [["daemon-reload"], ["enable", "--now", self.name]],
+            "uninstall": [["disable", "--now", self.name]],
+            "ask": [["is-active", "--quiet", self.name]],
+        }
+
+    def _launchd_commands(self) -> dict[str, list[list[str]]]:
+        domain = f"gui/{os.getuid()}"
+        return {
+            "install": [["bootstrap", domain, str(self.path)]],
+            "uninstall": [["bootout", f"{domain}/{self.name}"]],
+            "ask": [["print", f"{domain}/{self.name}"]],
+        }
 
     @property
     def text(self) -> str:
@@ -326,7 +332,7 @@ def _quoted(text: str) -> str:
 def _execute(*argv: str) -> None:
     from kapelle.runner.command import Command, RunningCommand
 
-    hint = "`kapelle service install --print` shows what it is to be told, to set it up by hand."
+    hint = "`kapelle service install --print` shows the unit, to set it up by hand."
     try:
         ended = RunningCommand(Command(argv, os.environ, Path("/"), _MANAGER_S, 65_536)).run()
     except OSError as error:

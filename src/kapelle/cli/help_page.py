@@ -75,8 +75,10 @@ def first_line(command: "click.Command") -> str:
 
 def _write_sections(formatter: "click.HelpFormatter", sections: dict[str, HelpRows]) -> None:
     """Write tables with a common width of their first column."""
-    names = [name for rows in sections.values() for name, _ in rows]
-    width = max((len(name) for name in names if len(name) <= _NAME_WIDTH), default=0)
+    width = 0
+    for rows in sections.values():
+        short = [len(name) for name, _ in rows if len(name) <= _NAME_WIDTH]
+        width = max([width, *short])
     for title, rows in sections.items():
         if rows:
             with formatter.section(title):

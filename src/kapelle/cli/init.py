@@ -87,88 +87,113 @@ def init(agent: str | None, yes: bool, agents_md: bool, as_json: bool) -> int:
 
 
 def _describe_to_agents(directory: Path) -> str:
-    """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
+    """Add a section about Kapelle to AGENTS.md, unless it has one; return the path."""
     path = directory / "AGENTS.md"
     if path.is_symlink():
-        # A stranger's link could lead to any file of this person.
+        # The link of a stranger could lead to any file of this person.
         raise InvalidInput(f"{path} is a link, which is not written through.")
-    if path.exists():
-        text = path.read_text(encoding="utf-8")
-    else:
-        text = ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     if "\n## Kapelle\n" not in f"\n{text}":
         with path.open("a", encoding="utf-8") as file:
-            if not text:
-                gap = ""
-            elif text.endswith("\n"):
-                gap = "\n"
-            else:
-                gap = "\n\n"
-            file.write(gap + _FOR_AGENTS)
-    say(f"{path} tells agents about Kapelle.")
+            file.write(_gap_behind(text) + _FOR_AGENTS)
+    say(f"{path} describes Kapelle to agents.")
     return str(path)
 
 
-def _pick(found: list[str], *, ask: bool) -> str | None:
-    if len(found) == 1:
-        return found[0]
-    if not found or not ask:
+def _gap_behind(text: str) -> str:
+    """Return what separates a further section from a text by an empty line."""
+    if not text:
+        return ""
+    if text.endswith("\n"):
+        return "\n"
+    return "\n\n"
+
+
+def _pick(names: list[str], *, ask: bool) -> str | None:
+    """Return the only installed agent, or the one that the person picks."""
+    if len(names) == 1:
+        return names[0]
+    if not names or not ask:
         return None
-    say("These agents are installed: " + ", ".join(found) + ".")
-    answer: str = click.prompt("Which one by default?", default=found[0], err=True)
+    say("These agents are installed: " + ", ".join(names) + ".")
+    answer: str = click.prompt("Which one by default?", default=names[0], err=True)
     return answer.strip()
 
 
-def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:
-    """The repository's config file and whether it was written just now."""
+def _repository_config(proposal: Proposal, yes: bool, ask: bool) -> tuple[str | None, bool]:
+    """Write the repository's configuration, if there is none.
+
+    Return its path and whether it was written now; the path is None outside of a repository.
+    """
     from kapelle.settings.trust import find_executable, grant
 
     home = Home.default()
     here = current()
-    path = config_file(current())
-    if root(here) is None or path.exists():
-        return str(path) if root(here) else None, False
+    path = config_file(here)
+    if root(here) is None:
+        return None, False
+    if path.exists():
+        return str(path), False
+    accepted = _show_proposal(proposal, yes, ask)
+    is_empty = not find_executable(home, here).items
+    _write_config(path, proposal, accepted)
+    _take_over_prompts(path.parent, proposal, accepted=accepted)
+    if proposal.tracks:
+        _write_tracks(path.parent / "tracks.toml", proposal.tracks)
+    if is_empty and accepted:
+        # It contains only what this person has just agreed to.
+        grant(home, find_executable(home, here))
+    return str(path), True
+
+
+def _show_proposal(proposal: Proposal, yes: bool, ask: bool) -> bool:
+    """Show what is proposed; return whether the person accepts it."""
     if proposal.dropped:
         say(f"Not taken over: {', '.join(proposal.dropped)}.")
         say("Prompts of your own: kapelle prompts tracks/implement --copy; a browser: [browser].")
     if proposal.prompts:
         names = ", ".join(proposal.prompt_files.values())
         say(f"Prompts for kapelle tracks: {names}.")
-    proposed = proposal.as_toml()
-    if proposed or proposal.prompts:
-        if proposal.found:
-            found = f"Found: {', '.join(proposal.found)}. "
-        else:
-            found = ""
-        say(f"{found}Proposed for tasks in worktrees:")
-        say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
-        if proposal.tables:
-            say(_tables(proposal.tables, "  ").strip("\n"))
-        accepted = accepted or (ask and click.confirm("Use these?", default=True, err=True))
-    is_empty = not find_executable(home, here).items
+    values = proposal.as_toml()
+    if not values and not proposal.prompts:
+        return yes
+    tools = ""
+    if proposal.found:
+        tools = f"Found: {', '.join(proposal.found)}. "
+    say(f"{tools}Proposed for tasks in worktrees:")
+    say("\n".join(f"  {name} = {value}" for name, value in values.items()))
+    if proposal.tables:
+        say(_tables(proposal.tables, "  ").strip("\n"))
+    return yes or (ask and click.confirm("Use these?", default=True, err=True))
+
+
+def _write_config(path: Path, proposal: Proposal, accepted: bool) -> None:
+    """Write a configuration; a proposal that was not accepted stands there as comments."""
+    values = proposal.as_toml()
+    mark = "" if accepted else "# "
     path.parent.mkdir(exist_ok=True)
     with open(path, "x", encoding="utf-8") as file:
-        mark = "" if accepted else "# "
-        file.write(_config(proposed, mark) + _tables(proposal.tables, mark))
+        file.write(_config(values, mark) + _tables(proposal.tables, mark))
         file.write(_container(proposal.docker))
-    if proposed and not accepted:
-        say("They are in the file as comments, not used: take away the # to use them.")
-    if service := proposal.docker.get("service"):
+    if values and not accepted:
+        say("They are in the file as comments, not used: remove the # to use them.")
+    service = proposal.docker.get("service")
+    if service:
         say(f"The service {service} of the compose file mounts this repository. To run set-up and")
-        say("checks in it, take away the # of [workspace.docker].")
-    _take_over_prompts(path.parent, proposal, accepted=accepted)
-    if proposal.tracks and not os.path.lexists(path.parent / "tracks.toml"):
-        with open(path.parent / "tracks.toml", "x", encoding="utf-8") as file:
-            file.write(_tracks(proposal.tracks))
-        say("Start its features with: kapelle tracks -F .kapelle/tracks.toml")
-    if is_empty and accepted:
-        # It holds what this person has just agreed to, and nothing else.
-        grant(home, find_executable(home, here))
-    return str(path), True
+        say("checks in it, remove the # of [workspace.docker].")
+
+
+def _write_tracks(path: Path, spec: dict[str, Any]) -> None:
+    """Write the specification of tracks, unless there is a file already."""
+    if os.path.lexists(path):
+        return
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_tracks(spec))
+    say("Start its features with: kapelle tracks -F .kapelle/tracks.toml")
 
 
 def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -> None:
-    """Write the prompts of another program where Kapelle looks for those of a pattern."""
+    """Write the prompts of another program where Kapelle reads those of a pattern."""
     if proposal.prompts and not accepted:
         names = ", ".join(proposal.prompt_files.values())
         say(f"Not taken over without --yes: {names}.")
@@ -185,7 +210,7 @@ def _take_over_prompts(directory: Path, proposal: Proposal, *, accepted: bool) -
 
 
 def _container(docker: dict[str, object]) -> str:
-    """The table of a container as comments."""
+    """Return the table of a container as comments."""
     if not docker:
         return ""
     note = "# Set-up and checks in a container; published ports collide between worktrees."
@@ -193,76 +218,77 @@ def _container(docker: dict[str, object]) -> str:
 
 
 def _tracks(spec: dict[str, Any]) -> str:
-    """A spec of the pattern tracks as TOML, which writes texts, numbers and lists as JSON does."""
-    written = {name: json.dumps(one, ensure_ascii=False) for name, one in spec.items()}
-    lines = [f"{name} = {text}" for name, text in written.items() if name != "tracks"]
-    rows = [f"{json.dumps(name)} = {json.dumps(one)}" for name, one in spec["tracks"].items()]
+    """Return a specification of the pattern tracks as TOML.
+
+    TOML writes texts, numbers and lists as JSON does.
+    """
+    lines = []
+    for name, value in spec.items():
+        if name != "tracks":
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+    tracks = spec["tracks"].items()
+    rows = [f"{json.dumps(name)} = {json.dumps(categories)}" for name, categories in tracks]
     return "\n".join([*lines, "", "[tracks]", *rows, ""])
 
 
-def _config(proposed: dict[str, str], mark: str) -> str:
-    """The template with what is proposed, behind the mark, in the place of its examples."""
-    own = {name: f"{mark}{name} = {value}" for name, value in proposed.items()}
-    if own.keys() & {"copy", "link", "setup"}:
-        table = mark
-    else:
-        table = "# "
+def _config(values: dict[str, str], mark: str) -> str:
+    """Return the template with values, behind the mark, in place of its examples."""
+    own = {name: f"{mark}{name} = {value}" for name, value in values.items()}
+    table = mark if own.keys() & {"copy", "link", "setup"} else "# "
     template = files("kapelle.cli").joinpath("repository.toml").read_text(encoding="utf-8")
     return template.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 
 def _tables(tables: dict[str, dict[str, object]], mark: str) -> str:
-    """Further tables of the configuration as TOML, behind the mark."""
+    """Return further tables of the configuration as TOML, each line behind the mark."""
     lines: list[str] = []
     for table, values in tables.items():
-        rows = [f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in values.items()]
-        lines += ["", *(f"{mark}{line}" for line in [f"[{table}]", *rows])]
+        lines += ["", f"{mark}[{table}]"]
+        for name, value in values.items():
+            lines.append(f"{mark}{name} = {json.dumps(value, ensure_ascii=False)}")
     if lines:
         return "\n".join([*lines, ""])
     return ""
 
 
-def _explain(done: dict[str, Any]) -> None:
-    name = done["default_agent"]
-    found = done["found"]
-    path = done["repository_config"]
-    if name:
-        _explain_default(name, done)
-    elif found:
-        names = " or ".join(f"`kapelle init --agent {name}`" for name in found)
-        say(f"Several agents are installed; choose one with {names}.")
+def _explain(outcome: dict[str, Any]) -> None:
+    """Say what was set up, and what the person may do next."""
+    agent = outcome["default_agent"]
+    if agent:
+        _explain_agent(agent, is_new=outcome["chosen"])
+    elif outcome["found"]:
+        commands = " or ".join(f"`kapelle init --agent {name}`" for name in outcome["found"])
+        say(f"Several agents are installed; choose one with {commands}.")
     else:
         say("No coding agent was found. Install one such as claude, codex or gemini, or set up any")
         say("""command: kapelle config set agents.NAME.command '["mytool", "{prompt}"]'""")
         say("To look around without one: kapelle init --agent rehearsal")
+    path = outcome["repository_config"]
     if path is None:
-        say("This is not a git repository, so no repository config was written.")
+        say("This is not a git repository, so no repository configuration was written.")
+    elif outcome["written"]:
+        say(f"{path} was written. Commit it: it applies to everybody who works here.")
     else:
-        if done["written"]:
-            verb = "was written"
-        else:
-            verb = "is there already and stays as it is"
-        say(f"{path} {verb}. Commit it: it holds for everybody who works here.")
-    if names := done["proposal"]["filters"]:
-        text = json.dumps(names)
-        say(f"Work that changes files with a filter of git ({', '.join(names)}) fails")
+        say(f"{path} exists already and stays as it is. Commit it: it applies to everybody who")
+        say("works here.")
+    filters = outcome["proposal"]["filters"]
+    if filters:
+        text = json.dumps(filters)
+        say(f"Work that changes files with a filter of git ({', '.join(filters)}) fails")
         say(f"unless you allow it: kapelle config set git.filters '{text}'")
-    if done["not_passed"]:
-        say(f"Not passed on to agents and checks: {', '.join(done['not_passed'])}.")
+    if outcome["not_passed"]:
+        say(f"Not passed on to agents and checks: {', '.join(outcome['not_passed'])}.")
         say("To pass one: --env NAME, or kapelle config set environment.pass '[\"NAME\"]'")
-    if name:
+    if agent:
         say('Next: kapelle run -f "what to do"')
 
 
-def _explain_default(name: str, done: dict[str, Any]) -> None:
+def _explain_agent(name: str, *, is_new: bool) -> None:
+    """Say which agent is the default, and what keeps it from working."""
     from kapelle.agents.registry import describe
 
-    config = Home.default().config
-    if done["chosen"]:
-        before = ""
-    else:
-        before = ", as it was set before"
-    say(f"The default agent is {name}{before} ({config}).")
+    before = "" if is_new else ", as it was set before"
+    say(f"The default agent is {name}{before} ({Home.default().config}).")
     try:
         info = describe(name, loaded().settings)
         if info.problem:

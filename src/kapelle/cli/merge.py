@@ -50,8 +50,7 @@ def merge(
     and the others go on. --undo takes the last merge back: the branch moves back if nothing was
     built on the merge, else a commit reverts it.
     """
-    if squash and rebase:
-        raise InvalidInput("--squash and --rebase exclude each other.", hint="Use one of them.")
+    style = _merge_style(squash, rebase)
     if undo:
         options = {
             "--into": into,
@@ -69,11 +68,6 @@ def merge(
         return _undo_all(ids, message, as_json)
     if preview:
         return _preview_all(client, ids, into).print(as_json=as_json)
-    style = "merge"
-    if squash:
-        style = "squash"
-    elif rebase:
-        style = "rebase"
     body = {
         "into": into,
         "force": force,
@@ -82,6 +76,17 @@ def merge(
         "message": message,
     }
     return _merge_all(ids, body, as_json)
+
+
+def _merge_style(squash: bool, rebase: bool) -> str:
+    """Return the style of a merge as the API names it."""
+    if squash and rebase:
+        raise InvalidInput("--squash and --rebase exclude each other.", hint="Use one of them.")
+    if squash:
+        return "squash"
+    if rebase:
+        return "rebase"
+    return "merge"
 
 
 def _preview_all(client: DaemonConnection, ids: Sequence[str], into: str | None) -> Result:

@@ -11,7 +11,7 @@ from kapelle.domain.errors import KapelleError
 
 @dataclass(frozen=True)
 class Result:
-    """What a command reports: data for programs, lines for people, an exit code.
+    """The report of a command: data for programs, lines for people, an exit code.
 
     --json prints the data. Otherwise the lines go to stdout, then the remarks to stderr; both may
     be generators, so nothing is computed that is not printed. An error is raised after the output:

@@ -50,7 +50,9 @@ _GROUPS = {
     " judge_model target verify success_criteria playwright prove confirm",
     help_page.DELIVERY: "deliver push merge",
 }
-_GROUP_OF_FIELD = {name: group for group, names in _GROUPS.items() for name in names.split()}
+_GROUP_OF_FIELD = {}
+for _group, _names in _GROUPS.items():
+    _GROUP_OF_FIELD.update(dict.fromkeys(_names.split(), _group))
 
 
 class SpecOption:

@@ -335,18 +335,18 @@ def change_each(
     shown in place of the status; the remark is shown if an item is still running.
     """
     client = DaemonConnection()
+
+    def perform(some_id: str) -> Any:
+        action_path = path(some_id, action) if path else path_of(work_id(client, some_id), action)
+        if run_body and action_path.startswith("/runs/"):
+            return client.post(action_path, {**(body or {}), **run_body})
+        return client.post(action_path, body)
+
     error: KapelleError | None = None
     changed: dict[str, WorkJson] = {}
     for some_id in listed(ids, "An id"):
         try:
-            if path is None:
-                action_path = path_of(work_id(client, some_id), action)
-            else:
-                action_path = path(some_id, action)
-            fields = body
-            if run_body and action_path.startswith("/runs/"):
-                fields = {**(body or {}), **run_body}
-            item = client.post(action_path, fields)
+            item = perform(some_id)
             changed[item["id"]] = item
         except KapelleError as refusal:
             if error is not None:

@@ -68,14 +68,22 @@ def group(implied: Mapping[str, str]) -> dict[str, Any]:
 
 
 def command(
-    summary: str, about: str = "", *, foreground: bool = False, file: tuple[str, ...] = ()
+    summary: str,
+    about: str = "",
+    *,
+    foreground: bool = False,
+    file: tuple[str, ...] = (),
+    examples: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the metadata of the command for a whole spec, for its model_config.
 
     A foreground run asks its questions in the terminal that follows it. file holds the names and
-    the help of an option that reads the whole spec from a file with variables.
+    the help of an option that reads the whole spec from a file with variables. examples are lines
+    to type, shown in the help.
     """
-    return _metadata(summary=summary, about=about, foreground=foreground, file=[*file])
+    return _metadata(
+        summary=summary, about=about, foreground=foreground, file=[*file], examples=[*examples]
+    )
 
 
 def _metadata(**facts: Any) -> dict[str, Any]:

@@ -324,7 +324,13 @@ class TaskSpec(WorkSpec):
     """One piece of work for one agent."""
 
     model_config = ConfigDict(
-        json_schema_extra=command("Give an agent a task and print the task's id.")
+        json_schema_extra=command(
+            "Give an agent a task and print the task's id.",
+            examples=(
+                'kapelle run "fix the failing test" --check "make test"',
+                'kapelle run "review the last commit" --read-only -f',
+            ),
+        )
     )
 
     interactive: bool = field(

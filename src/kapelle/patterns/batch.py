@@ -44,6 +44,10 @@ class BatchSpec(PatternSpec):
             "The items are the prompts, then those of --item, or those of a file; "
             "`kapelle batches` stores lists. A failed item stops no other item.",
             file=("--file", "-F", "Read the items from YAML or TOML; - is stdin."),
+            examples=(
+                'kapelle batch "add tests for a.py" "add tests for b.py" --at-once 2',
+                "kapelle batch -F items.yaml",
+            ),
         )
     )
 

@@ -33,6 +33,10 @@ class BestOfSpec(PatternSpec):
             "Give the same task to several agents and keep the best result.",
             "Each candidate works in its own worktree. A failed check excludes a candidate; a "
             "score or a judge picks one of the others.",
+            examples=(
+                'kapelle best-of "speed up the parser" --candidate claude --candidate codex',
+                'kapelle best-of "speed up the parser" -n 3 --eval ./bench --minimize',
+            ),
         )
     )
 

@@ -50,7 +50,10 @@ class DebateSpec(PatternSpec):
 
     model_config = ConfigDict(
         json_schema_extra=command(
-            "Have two agents debate a matter in rounds, and one of them act on the outcome."
+            "Have two agents debate a matter in rounds, and one of them act on the outcome.",
+            examples=(
+                'kapelle debate "SQLite or Postgres?" --action "Implement what you agreed on"',
+            ),
         )
     )
 

@@ -37,6 +37,10 @@ class PipelineSpec(PatternSpec):
             "Have agents do steps in order, each with the outcome of the step before.",
             "The steps are the prompts, then those of --step, or those of a file.",
             file=("--file", "-F", "Read the steps from YAML or TOML; - is stdin."),
+            examples=(
+                'kapelle pipeline "design the API" --step "implement it" --step "test it"',
+                "kapelle pipeline -F release.yaml --var version=1.2",
+            ),
         )
     )
 

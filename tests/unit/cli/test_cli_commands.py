@@ -1,11 +1,14 @@
 import inspect
 import re
+import shlex
 
+import click
 import pytest
 from tests.unit.cli.program import find_command
 
 from kapelle.cli.commands import COMMON, command_help, command_names, is_command, load
 from kapelle.cli.main import run_command
+from kapelle.cli.parser import CliCommand, CliGroup
 from kapelle.domain.errors import InvalidInput
 
 OTHERS = {"demo", "attach"}
@@ -101,3 +104,25 @@ def test_all_commands_are_one_option_away(capsys: pytest.CaptureFixture[str]) ->
 def test_there_is_nothing_for_an_unknown_name() -> None:
     assert not is_command("nonsense")
     assert is_command("ls")
+
+
+def examples() -> list[str]:
+    """Return the examples of all help pages that begin with the program's name."""
+    lines: list[str] = []
+    commands: list[click.Command] = [load(name) for name in command_names()]
+    while commands:
+        command = commands.pop()
+        if isinstance(command, CliGroup):
+            commands += command.commands.values()
+        if isinstance(command, CliGroup | CliCommand):
+            lines += [line for line in command.examples if line.startswith("kapelle ")]
+    return sorted(set(lines))
+
+
+@pytest.mark.parametrize("line", examples())
+def test_the_examples_of_the_help_can_be_typed(line: str) -> None:
+    words = shlex.split(re.split(r" [|>] ", line)[0])[1:]
+    command = load(words.pop(0))
+    while isinstance(command, CliGroup) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    command.make_context("kapelle", words)

@@ -34,6 +34,10 @@ class LoopSpec(PatternSpec):
             "With --until the loop ends when the commands pass. With --eval and --minimize or "
             "--maximize the loop keeps the best iteration and reverts the others. With --judge "
             "or --eval-prompt an agent judges instead.",
+            examples=(
+                'kapelle loop "fix the failing tests" --until "make test" -f',
+                'kapelle loop "make it faster" --eval ./bench --minimize',
+            ),
         )
     )
 

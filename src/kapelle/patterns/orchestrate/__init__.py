@@ -32,6 +32,7 @@ class OrchestrateSpec(PatternSpec):
             "With --until the commands decide whether the goal is reached; otherwise a judge "
             "decides, who is not the conductor.",
             foreground=True,
+            examples=('kapelle orchestrate "port the library to Python 3.14" --until "make test"',),
         )
     )
 

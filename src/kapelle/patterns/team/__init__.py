@@ -32,6 +32,10 @@ class TeamSpec(PatternSpec):
             "With -f the team asks its questions in the terminal; with -f --json the run is "
             "printed when it has ended. Without a goal, a terminal asks for it.",
             foreground=True,
+            examples=(
+                'kapelle team "build a web shop" --verify "make test" -f',
+                "kapelle team --goal-file goal.md --max-workers 3",
+            ),
         )
     )
 

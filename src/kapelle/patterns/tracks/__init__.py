@@ -38,6 +38,7 @@ class TracksSpec(PatternSpec):
             "Each open feature is implemented, combined with the work merged so far, checked and "
             "verified there, mended if it fails, and merged in order. The file on the run's "
             "branch shows the status of each feature.",
+            examples=("kapelle tracks --features features.json --track ui=frontend --track all=",),
             file=("--file", "-F", "Read the specification from YAML or TOML; - is stdin."),
         )
     )

@@ -41,6 +41,10 @@ class WorkflowSpec(PatternSpec):
             "A milestone is ticked by its own check, else by the reviewer, never by its "
             "implementer.",
             foreground=True,
+            examples=(
+                'kapelle workflow "add OAuth login" --check "make test" --cycles 5',
+                "kapelle workflow --task-file task.md --unattended",
+            ),
         )
     )
 
