@@ -74,7 +74,7 @@ def show(key: str | None, repo: bool) -> Result:
     if settings.held_back:
         names = one_line(", ".join(settings.held_back), 200)
         remarks.append(
-            f"The repository is not trusted, so these settings of it do not apply: {names} "
+            f"These settings of the repository apply only when you trust it: {names} "
             "(kapelle trust)"
         )
     return replace(show_entries(entries), remarks=remarks)

@@ -37,60 +37,72 @@ class NoRoom(LimitReached):
 
 
 async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The specification of a task or run, a valid one, with what it takes over from the task that
-    asks for it; raises what an attempt may not ask for."""
+    """Return the valid specification of a child, completed with values of its parent task.
+
+    Raises Forbidden or LimitReached for a request that an attempt may not make.
+    """
     parent = await parts.db.read(tasks.load_row, parent_id)
     require_modest(spec)
     own_attempts = await parts.db.read(attempts.list_rows, parent_id)
     last_attempt_id = own_attempts[-1]["id"]
-    places = {name: spec[name] for name in ("directory",) if name in spec}
-    spec = {**await parts.without_secrets(parent_id, last_attempt_id, spec), **places}
-    spec = _placed(parent, spec)
+    clean_spec = await parts.without_secrets(parent_id, last_attempt_id, spec)
+    if "directory" in spec:
+        clean_spec = {**clean_spec, "directory": spec["directory"]}
+    spec = _resolve_directories(parent, clean_spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
             raise not_own(str(other))
     of_root = parts.settings().children.budget_usd
-    found = await parts.db.read(children.find_tightest_budget, parent_id, of_root)
-    if found is None:
+    tightest = await parts.db.read(children.find_tightest_budget, parent_id, of_root)
+    if tightest is None:
         left = None
     else:
-        left = subtract_usd(*found)
-    asked = spec.get("budget_usd")
-    if left is not None and (not left or (asked and asked > left)):
+        left = subtract_usd(*tightest)
+    budget_usd = spec.get("budget_usd")
+    if left is not None and (not left or (budget_usd and budget_usd > left)):
         raise LimitReached(
             f"${left:.4g} is left for {parent_id} and all that it asks for"
-            + (f", and ${asked:g} is asked for." if asked else "."),
+            + (f", and ${budget_usd:g} is asked for." if budget_usd else "."),
             hint="What every attempt of the tree cost counts, of those that failed too.",
         )
-    inherited = {
+    parent_values = {
         "directory": parent["directory"],
         "project": parent["project"],
         "workspace": parent["workspace_kind"],
         "env": parts.secrets.env(parent_id),
         "shell": parts.secrets.shell(parent["shell"]),
-        "budget_usd": asked or left,
+        "budget_usd": budget_usd or left,
         "priority": f"P{max(parent['priority'], int(str(spec.get('priority', 'P0'))[1:] or 0))}",
     }
-    # Who only reports has nobody else change files either.
-    inherited |= {"read_only": True} if parent["read_only"] else {}
+    # A read-only task cannot start a task that changes files.
+    if parent["read_only"]:
+        parent_values["read_only"] = True
     is_worktree = parent["workspace_kind"] == WorkspaceKind.WORKTREE
     begins = is_worktree and not spec.get("continue_from")
-    inherited["base"] = parent["workspace_branch"] if begins else None
+    parent_values["base"] = parent["workspace_branch"] if begins else None
     if not spec.get("agent"):
-        inherited |= {name: parent[name] for name in ("agent", "fallback_agents")}
-        inherited["model"] = spec.get("model") or parent["model"]
-    return {**spec, **inherited}
+        parent_values["agent"] = parent["agent"]
+        parent_values["fallback_agents"] = parent["fallback_agents"]
+        parent_values["model"] = spec.get("model") or parent["model"]
+    return {**spec, **parent_values}
 
 
 def require_modest(spec: Any, around: str = "") -> None:
-    """Raise Forbidden for what an attempt may not ask for, also in a specification that is in
-    another one, as the options of a batch are; around names the field that it is in."""
+    """Raise Forbidden for a specification that an attempt may not submit.
+
+    Nested specifications, such as the options of a batch, are checked too; `around` names the
+    field that contains them.
+    """
     if isinstance(spec, list):
         for one in spec:
             require_modest(one, around)
     elif isinstance(spec, dict):
-        if given := [name for name in (*_OWN, *(_PLACES if around else ())) if spec.get(name)]:
-            raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
+        own_names = [*_OWN]
+        if around:
+            own_names += _PLACES
+        for name in own_names:
+            if spec.get(name):
+                raise Forbidden(f"An attempt hands on its own `{name}`: leave it out.")
         if spec.get("deliver", "branch") not in ("branch", "branch" if around else "merge"):
             raise Forbidden("An attempt has work delivered to its own branch alone, by itself.")
         if spec.get("push"):
@@ -102,7 +114,10 @@ def require_modest(spec: Any, around: str = "") -> None:
 
 
 def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> bool:
-    """Whether a task or run is below an attempt's task, or itself that task or its run."""
+    """Return whether a task or run belongs to the tree below an attempt's task.
+
+    With `itself`, the task and its run belong to the tree as well.
+    """
     try:
         id_ = resolve_id(connection, text, "task", "run")
         run_id = tasks.load_row(connection, parent_id)["run_id"]
@@ -119,20 +134,22 @@ def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> b
 
 
 def not_own(text: str) -> Forbidden:
-    """What an attempt is told, who learns nothing about which other tasks there are."""
+    """Return the error for work outside the tree; it does not reveal which other tasks exist."""
     return Forbidden(
         f"{text!r} is nothing that this attempt asked for, so it may not do that.",
         hint="It may look at its own task and run, and at what it asked for.",
     )
 
 
-def _placed(parent: Row, spec: Any, field: str = "") -> Any:
-    """A specification with every directory, also those of its steps, as it is without links;
-    raises Forbidden if one is in another repository than the parent's."""
+def _resolve_directories(parent: Row, spec: Any, field: str = "") -> Any:
+    """Return a specification with the links of every directory resolved, also in its steps.
+
+    Raises Forbidden for a directory in another repository than the parent's.
+    """
     if isinstance(spec, list):
-        return [_placed(parent, one) for one in spec]
+        return [_resolve_directories(parent, one) for one in spec]
     if isinstance(spec, dict):
-        return {name: _placed(parent, value, name) for name, value in spec.items()}
+        return {name: _resolve_directories(parent, value, name) for name, value in spec.items()}
     if field != "directory" or not isinstance(spec, str):
         return spec
     place = os.path.realpath(spec)
@@ -153,8 +170,10 @@ def own_key(parent_id: str | None, key: str | None) -> str | None:
 
 
 def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
-    """What is to hold in the transaction in which a child is stored, or opened again: raises
-    LimitReached if the tree gets too deep or has too much open."""
+    """Return the check for the transaction that stores or reopens a child.
+
+    The check raises LimitReached if the tree is too deep or has too many open tasks.
+    """
     limits = parts.settings().children
 
     def require(connection: Connection, _child_id: str) -> None:
@@ -212,8 +231,8 @@ def require_undecided(connection: Connection, work_id: str) -> None:
     row = rows_of_work(work_id).load(connection, work_id)
     if is_id("task", work_id) and row["waiting_for"] == "input":
         raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
-    stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"
-    if stopped and row["stopped_by"] not in _LIFTABLE:
+    is_stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"
+    if is_stopped and row["stopped_by"] not in _LIFTABLE:
         raise Forbidden(
             f"{work_id} was stopped, and not by an attempt: only a person may have it go on.",
             hint="Ask a person, or go without it.",
@@ -223,8 +242,9 @@ def require_undecided(connection: Connection, work_id: str) -> None:
 async def end_orphans(parts: Parts) -> None:
     """End what is open below a task that failed or was cancelled."""
     for _generation in range(_DEEPEST):
-        if not (found := await parts.db.read(children.list_orphans)):
+        orphan_ids = await parts.db.read(children.list_orphans)
+        if not orphan_ids:
             return
-        for child_id in found:
+        for child_id in orphan_ids:
             cause = StopCause(Stopper.PARENT, "the task that asked for it was ended")
             await end_child(parts, child_id, cause)

@@ -207,7 +207,7 @@ def test_what_is_executed_is_the_text_that_was_trusted(tmp_path: Path) -> None:
     seen = find_executable(home, tmp_path)
     harm = tmp_path / "harm"
     write(tmp_path, "own", OWN + f"open({str(harm)!r}, 'w').close()\n")
-    assert patterns.get("own", home, seen, trusted=True).name == "own"
+    assert patterns.get("own", home, seen, is_trusted=True).name == "own"
     assert path.with_suffix(".ran").exists()
     assert not harm.exists()
     hidden = f"+AAo-open({str(harm)!r}, +ACI-w+ACI-)\n"

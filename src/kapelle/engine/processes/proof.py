@@ -133,12 +133,12 @@ class Subject:
 
         The name is that of its process; changed are the files that changed while that ran.
         """
-        examined = await self._examine(name, check, result, changed, policy)
+        judged_result = await self._examine(name, check, result, changed, policy)
         row = await self.parts.db.read(rows_of_work(self.owner).load, self.owner)
         # The name of a file may hold a secret as well as its content.
-        texts = json.dumps(examined.model_dump(include=_TEXTS)).encode()
-        known = self.parts.secrets_of(row, [self.place.owner])
-        return examined.model_copy(update=json.loads(redact(texts, known)))
+        texts = json.dumps(judged_result.model_dump(include=_TEXTS)).encode()
+        secrets = self.parts.secrets_of(row, [self.place.owner])
+        return judged_result.model_copy(update=json.loads(redact(texts, secrets)))
 
     async def _examine(
         self, name: str, check: CheckSpec, result: CheckResult, changed: list[str], policy: Prove

@@ -83,28 +83,27 @@ class Trial:
     held: frozenset[str]
     run_in_copy: RunInCopy
 
-    def suspects(self, changed: list[str]) -> Suspects:
+    def suspects(self, changed_files: list[str]) -> Suspects:
         """Return the changed files that may be the reason why the check passes."""
         before = self.before
-        judging = [path for path in changed if self.judges.judges(path)]
+        judging = [path for path in changed_files if self.judges.judges(path)]
         existing = [
             path
-            for path in changed
+            for path in changed_files
             if path in before and (self.judges.judges(path) or self.judges.is_setting(path))
         ]
         if not existing and not any(map(is_test, before)):
             # The first tests of a repository replace none.
             return Suspects([], [])
         new_paths = [path for path in judging if path not in before]
-        leading = [path for path in new_paths if self.judges.leads(path)]
-        tests = [path for path in new_paths if path not in leading]
+        leading, tests = _partition(new_paths, self.judges.leads)
         new_tests = [path for path in tests if not self.judges.asks_for(path, before)]
         return Suspects(existing + leading, new_tests)
 
-    async def passes_on_base(self, changed: list[str]) -> bool:
+    async def passes_on_base(self, changed_files: list[str]) -> bool:
         """Return whether the check passes on the base, without the work."""
         try:
-            return await self._reverted_passes("untouched", changed)
+            return await self._reverted_passes("untouched", changed_files)
         except (WorkspaceError, Conflict, OSError):
             return False
 
@@ -133,47 +132,46 @@ class Trial:
             proof = f"This work changed {kind} that decide about it: {names}. {fault}"
         return TrialFinding(False, proof, passes_only_with=suspicious)
 
-    def decisive(self, changed: list[str]) -> list[str]:
+    def decisive(self, changed_files: list[str]) -> list[str]:
         """Return those of the changed files that the check must look at."""
         # The failure of a removed test proves nothing about the rest.
-        candidates = [path for path in changed if path in self.held or not is_test(path)]
+        candidates = [path for path in changed_files if path in self.held or not is_test(path)]
         if not candidates:
             return []
         return self.judges.decisive(candidates)
 
     async def find_blindness(
-        self, changed: list[str], seen: Mapping[str, str] = MappingProxyType({})
+        self, changed_files: list[str], earlier_proofs: Mapping[str, str] = MappingProxyType({})
     ) -> TrialFinding | None:
         """Run the check with garbage in the changed files; return None if nothing was changed.
 
-        seen holds the proofs of the files that the check noticed in earlier work; they are not
-        tried again.
+        `earlier_proofs` holds the proofs of the files that the check noticed in earlier work; they
+        are not tried again.
         """
-        files = self.decisive(changed)
+        files = self.decisive(changed_files)
         if not files:
-            proof = f"Not proved: all that was done is to remove {format_files(changed)}."
-            if changed:
+            proof = f"Not proved: all that was done is to remove {format_files(changed_files)}."
+            if changed_files:
                 return TrialFinding(None, proof)
             return None
         existing = [path for path in files if path in self.held]
-        earlier = [path for path in existing if path in seen]
+        earlier, untried = _partition(existing, earlier_proofs.__contains__)
         try:
-            alone, together = await self._find_noticed(
-                [path for path in existing if path not in seen]
-            )
+            alone, together = await self._find_noticed(untried)
             fresh = [*alone, *together]
             state = "holds nonsense"
-            overlooked = [path for path in files if path not in {*earlier, *fresh}]
+            overlooked_files = [path for path in files if path not in {*earlier, *fresh}]
             # With the content of the base: for a changed mode, or a file that only has to exist.
-            if overlooked and not await self._reverted_passes("reverted", overlooked):
+            if overlooked_files and not await self._reverted_passes("reverted", overlooked_files):
                 if not earlier and not fresh:
-                    fresh = overlooked
+                    fresh = overlooked_files
                     state = "is as it was before"
-                overlooked = []
-            noticed = [*earlier, *fresh]
-            if not noticed:
+                overlooked_files = []
+            noticed_files = [*earlier, *fresh]
+            if not noticed_files:
                 return _blind(files, is_garbled=bool(existing))
-            if (doubt := await self._find_blinding(changed, overlooked, noticed)) is not None:
+            doubt = await self._find_blinding(changed_files, overlooked_files, noticed_files)
+            if doubt is not None:
                 return doubt
             if (copy_fault := await self._find_fault_of_copy()) is not None:
                 return copy_fault
@@ -181,46 +179,49 @@ class Trial:
             return TrialFinding(None, f"Not proved: {error}")
         # A failure with garbage in its own settings proves nothing about other work.
         is_lasting = bool(fresh) and not all(map(self.judges.is_beside, files))
-        observed = f"It fails where {format_files(fresh)} {state}." if fresh else ""
-        proof = " ".join(filter(None, (observed, join_proofs(seen[path] for path in earlier))))
+        observation = f"It fails where {format_files(fresh)} {state}." if fresh else ""
+        earlier_proof = join_proofs(earlier_proofs[path] for path in earlier)
+        proof = " ".join(filter(None, (observation, earlier_proof)))
         groups = [[path] for path in alone]
         # The check may have noticed any file of a group, so only the same group counts again.
-        if together and set(existing) == set(noticed):
+        if together and set(existing) == set(noticed_files):
             groups.append(existing)
         return TrialFinding(
             True,
             proof,
             is_lasting,
             is_earlier=bool(earlier),
-            overlooks=overlooked,
-            observed=observed,
+            overlooks=overlooked_files,
+            observed=observation,
             noticed=groups,
         )
 
     async def _find_blinding(
-        self, changed: list[str], overlooked: list[str], noticed: list[str]
+        self, changed_files: list[str], overlooked_files: list[str], noticed_files: list[str]
     ) -> TrialFinding | None:
         """Return a doubt if the work hides files from the check that it looked at before.
 
         The noticed files are then only the obstacle: a module in place of the runner's, or a
         plugin.
         """
-        existing = [path for path in overlooked if path in self.before and path in self.held]
+        existing = [path for path in overlooked_files if path in self.before and path in self.held]
         if self.base is None or not existing:
             return None
-        if (await self._run("sight", changed, revert=True, garbled=existing)).succeeded:
+        if (await self._run("sight", changed_files, revert=True, garbled=existing)).succeeded:
             return None
         # A failure on the unchanged base proves nothing, unless the check noticed no other file of
         # the base.
-        notices_others = any(path in self.before for path in noticed)
-        if notices_others and not await self._reverted_passes("base", changed):
+        notices_others = any(path in self.before for path in noticed_files)
+        if notices_others and not await self._reverted_passes("base", changed_files):
             return None
         names = format_files(existing)
-        others = format_files(noticed)
+        others = format_files(noticed_files)
         proof = (
             f"It does not look at {names} any more, which it did before this work: see {others}."
         )
-        return TrialFinding(False, proof, passes_only_with=noticed, overlooks=overlooked)
+        return TrialFinding(
+            False, proof, passes_only_with=noticed_files, overlooks=overlooked_files
+        )
 
     async def _find_noticed(self, paths: list[str]) -> tuple[list[str], list[str]]:
         """Return the files whose garbage the check notices alone, then those of groups.
@@ -239,8 +240,7 @@ class Trial:
                 if not end.succeeded:
                     alone.append(path)
         # A failure with new files proves nothing about the files of the base.
-        existing = [path for path in rest if path in self.before]
-        new = [path for path in rest if path not in self.before]
+        existing, new = _partition(rest, self.before.__contains__)
         for what, group in (("garbled", existing), ("garbled/new", new)):
             if group and not (await self._run(what, group)).succeeded:
                 if len(group) == 1:
@@ -278,6 +278,20 @@ class Trial:
         if end.ended_by == "stop":
             raise TrialStopped
         return end
+
+
+def _partition(
+    paths: Iterable[str], condition: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """Return the paths that meet a condition, then the others."""
+    matches: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        if condition(path):
+            matches.append(path)
+        else:
+            others.append(path)
+    return matches, others
 
 
 def join_proofs(proofs: Iterable[str]) -> str:

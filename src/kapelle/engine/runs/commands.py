@@ -58,19 +58,19 @@ class CommandContext(GitContext):
         async def perform(step: StepRequest) -> list[Any]:
             """The results in order; all are made, so that all that is wrong is known."""
             # before a crash
-            found = []
-            told = step.data.get("told", 0)
+            results = []
+            noted_count = step.data.get("told", 0)
             kinds = [spec.kind for spec in specs]
             for number, spec in enumerate(specs):
                 name = f"{step.position}/{number}"
                 is_first = CheckKind.COMMAND not in kinds[:number]
                 result = await self._make_check(name, spec, env or {}, task, is_first=is_first)
-                if told <= number:
+                if noted_count <= number:
                     await self._parts.db.write(self._note, step, number, result)
-                found.append(result.model_dump(mode="json"))
+                results.append(result.model_dump(mode="json"))
             if self._is_git:
                 await self._parts.workspaces.bring_back(task or self._owner)
-            return found
+            return results
 
         label = ", ".join(spec.label for spec in specs)
         step = StepRequest("check", label, perform, self._begin_in_time)
@@ -134,7 +134,7 @@ class CommandContext(GitContext):
         return await subject.examine(name, spec, result, changed, policy)
 
     async def _ci(self, name: str, spec: CheckSpec, task: str | None) -> CheckResult:
-        """What the CI says of what is committed."""
+        """Wait for the CI of the committed work, and return its verdict as a check result."""
         await self._journal.process(name)
         owner = task or self._owner
         began = (self.run_id, name)
@@ -168,14 +168,14 @@ class CommandContext(GitContext):
             """The number in the last line of the output that is not empty."""
             with self._parts.register_check(self.run_id, command.strip().split("\n")[0], command):
                 _, place = await self._workplace(task, env or {})
-                process, ended = await self._execute(step.position, command, timeout_s, place)
+                process, process_end = await self._execute(step.position, command, timeout_s, place)
             output = await asyncio.to_thread(read_both_streams, process.directory, MAX_OUTPUT)
-            if not ended.succeeded:
-                problem = f"the score command failed: {ended.describe_end(timeout_s)}"
+            if not process_end.succeeded:
+                problem = f"the score command failed: {process_end.describe_end(timeout_s)}"
                 return Scored(value=None, output=output, problem=problem).model_dump(mode="json")
             out = process.directory / "out.log"
-            printed = await asyncio.to_thread(read_tail, out, MAX_OUTPUT)
-            return read_score(printed, output).model_dump(mode="json")
+            last_output = await asyncio.to_thread(read_tail, out, MAX_OUTPUT)
+            return read_score(last_output, output).model_dump(mode="json")
 
         step = StepRequest("score", command, perform, self._begin_in_time)
         return Scored.model_validate(await self._journal.step(step))
@@ -193,11 +193,11 @@ class CommandContext(GitContext):
         launch = await place.command(process, command, limit_s, f"{name} of {self.run_id}")
         stop = partial(runs.find_end_reason, run_id=self.run_id)
         tell = partial(self._parts.db.write, events.append, TAMPERED, self.run_id)
-        ended = await with_retries(self._parts.execute)(self.run_id, name, launch, stop, tell)
-        if ended.ended_by == "timeout":
+        process_end = await with_retries(self._parts.execute)(self.run_id, name, launch, stop, tell)
+        if process_end.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._control.require_time_and_money()
-        return process, ended
+        return process, process_end
 
     async def _workplace(
         self, task: str | None, env: dict[str, str]

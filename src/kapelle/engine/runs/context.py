@@ -81,52 +81,56 @@ class DurableContext(CommandContext):
         await self._control.for_child(child_id, may_ask=may_ask, patient=patient)
         return child_id
 
-    async def _place(self, asked: TaskArgs, *, is_own: bool) -> tuple[WorkspaceKind, str | None]:
-        """Where a task works, and the branch that a worktree of its own is made from."""
+    async def _place(
+        self, arguments: TaskArgs, *, is_own: bool
+    ) -> tuple[WorkspaceKind, str | None]:
+        """Return where a task works, and the branch from which its own worktree starts."""
         if not self._is_git:
             return WorkspaceKind.IN_PLACE, None
-        directory = asked.get("directory")
+        directory = arguments.get("directory")
         here = directory is None or await is_here(self._workspaces, self.spec, directory)
         if not here and not is_own:
             raise foreign(directory)
         # What goes on from another task starts from that one's branch.
-        begins = asked.get("continue_from") is None or asked.get("afresh")
+        begins = arguments.get("continue_from") is None or arguments.get("afresh")
         branches = is_own and here and begins
         return WorkspaceKind.WORKTREE, await self._branch() if branches else None
 
     def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
-        """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
+        """Return the task to submit: the pattern's arguments, completed by the run's spec."""
         run = self.spec
-        asked = {name: value for name, value in fields.items() if value}
-        asked = {name: asked[name] for name in asked if name not in Manner.__annotations__}
-        if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
+        arguments: dict[str, Any] = {}
+        for name, value in fields.items():
+            if value and name not in Manner.__annotations__:
+                arguments[name] = value
+        if unknown := sorted(set(arguments) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
         names = set(WorkSpec.model_fields) - _OWN
-        inherited = {name: getattr(run, name) for name in names} | {"project": self._project}
+        run_values = {name: getattr(run, name) for name in names} | {"project": self._project}
         # A model belongs to the agent that it was named with.
-        inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
-        inherited["timeout_s"] = run.task_timeout_s
-        told = {"prompt": make_storable(prompt)}
-        if asked.get("browser"):
-            asked["browser"] = self._parts.settings(run.directory).browser.enabled
-        if title := asked.get("title"):
-            told["title"] = make_title(str(title))
+        run_values["model"] = run.model if arguments.get("agent", run.agent) == run.agent else None
+        run_values["timeout_s"] = run.task_timeout_s
+        own_values = {"prompt": make_storable(prompt)}
+        if arguments.get("browser"):
+            arguments["browser"] = self._parts.settings(run.directory).browser.enabled
+        if title := arguments.get("title"):
+            own_values["title"] = make_title(str(title))
         try:
-            return TaskSpec.model_validate({**inherited, **asked, **told, **own})
+            return TaskSpec.model_validate({**run_values, **arguments, **own_values, **own})
         except ValidationError as error:
             raise invalid_spec(error, "ctx.task: ") from None
 
     async def _submit(self, step: StepRequest, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
         if self._is_git and not is_own:
-            shared = self._owner
+            owner = self._owner
         else:
-            shared = None
+            owner = None
 
         def also(connection: Connection, task_id: str) -> None:
             self._journal.store(connection, replace(step, label=spec.display_title), task_id)
             self._control.require_call(connection)
-            if shared is not None and tasks.has_others_in(connection, shared, task_id):
+            if owner is not None and tasks.has_others_in(connection, owner, task_id):
                 raise InvalidInput(
                     "Tasks that share the run's workspace work one after another.",
                     hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
@@ -134,7 +138,7 @@ class DurableContext(CommandContext):
             require_room(connection, self.run_id, self._parts.settings().children)
 
         key = f"{self.run_id}/{step.position}"
-        belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
+        belonging = Belonging(run_id=self.run_id, workspace_owner=owner)
         await self._in_turn(lambda: submit(self._parts, spec, key, belonging, also))
 
     async def _in_turn(self, store: Callable[[], Awaitable[object]]) -> None:
@@ -161,32 +165,32 @@ class DurableContext(CommandContext):
         async def begin(step: StepRequest) -> None:
             await self._control.require_time_and_money()
             if self._is_git and workspace == "run":
-                shared = self._owner
+                owner = self._owner
             else:
-                shared = None
+                owner = None
 
             def also(connection: Connection, run_id: str) -> None:
                 self._journal.store(connection, step, run_id)
                 self._control.require_call(connection, one_more=True)
                 require_room(connection, self.run_id, self._parts.settings().children)
 
-            inherited = await self._inherited(shared is None)
-            asked = {**inherited, **spec}
+            run_values = await self._inherit_values(owner is None)
+            child_spec = {**run_values, **spec}
             key = f"{self.run_id}/{step.position}"
-            whose = Belonging(run_id=self.run_id, workspace_owner=shared)
-            await self._in_turn(partial(start, self._parts, pattern, asked, key, whose, also))
+            whose = Belonging(run_id=self.run_id, workspace_owner=owner)
+            await self._in_turn(partial(start, self._parts, pattern, child_spec, key, whose, also))
 
         step = StepRequest("run", pattern, self._child, begin, _run_ended)
         return RunResult.model_validate(await self._journal.step(step))
 
-    async def _inherited(self, own: bool) -> dict[str, Any]:
-        """What a run inside this one takes over; its own worktree begins where this one is."""
+    async def _inherit_values(self, own: bool) -> dict[str, Any]:
+        """Return the values for a run inside this one; its own worktree starts at this branch."""
         fields = set(PatternSpec.model_fields) - _OWN
-        inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
-        inherited |= {"project": self._project} if self._project else {}
+        values = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
+        values |= {"project": self._project} if self._project else {}
         if own and self._is_git:
-            inherited["base"] = await self._branch()
-        return inherited
+            values["base"] = await self._branch()
+        return values
 
     async def ask(self, question: str, default: str | None = None) -> str:
         if not isinstance(default, str | None):
@@ -204,10 +208,10 @@ class DurableContext(CommandContext):
             return self._control.suspend(step.position)
 
         data = {"default": default}
-        said: str = await self._journal.step(
+        answer: str = await self._journal.step(
             StepRequest("ask", question, perform, begin, data=data)
         )
-        return said
+        return answer
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: StepRequest) -> Awaitable[None]:
@@ -232,9 +236,9 @@ class DurableContext(CommandContext):
                 text = f"ctx.progress: {name} is nothing for JSON: {value!r}."
                 raise InvalidInput(text) from None
 
-        def end(connection: Connection, _made: None) -> None:
-            known = runs.load_row(connection, self.run_id)["progress"]
-            runs.update(connection, self.run_id, progress={**known, **facts})
+        def end(connection: Connection, _result: None) -> None:
+            progress = runs.load_row(connection, self.run_id)["progress"]
+            runs.update(connection, self.run_id, progress={**progress, **facts})
             events.append(connection, "run.progress", self.run_id, **facts)
 
         step = StepRequest("progress", "progress", no_work, end=end, data=facts, at_once=True)
@@ -261,13 +265,13 @@ class DurableContext(CommandContext):
                 return None, None
             await restore_deleted(self._parts, self._owner)
             text = f"{message}\n\nRun: {self.run_id}"
-            made = await self._workspaces.commit(self._owner, text)
-            return made, made or await self._workspaces.tip(self._owner)
+            commit = await self._workspaces.commit(self._owner, text)
+            return commit, commit or await self._workspaces.tip(self._owner)
 
-        def end(connection: Connection, found: Any) -> Any:
+        def end(connection: Connection, commits: Any) -> Any:
             if self._is_git:
-                self._remember(connection, found[0])
-            return found[1]
+                self._remember(connection, commits[0])
+            return commits[1]
 
         tip = await self._journal.step(
             StepRequest("commit", message, perform, end=end, at_once=True)
@@ -281,14 +285,14 @@ class DurableContext(CommandContext):
                 name = f"step-{step.position.replace('.', '-')}"
                 await self._workspaces.restore(self._owner, commit, name)
 
-        def end(connection: Connection, _made: None) -> None:
+        def end(connection: Connection, _result: None) -> None:
             if self._is_git:
                 self._remember(connection, commit)
 
         await self._journal.step(StepRequest("revert", commit[:12], perform, end=end, at_once=True))
 
     def _remember(self, connection: Connection, commit: str | None) -> None:
-        """What the run's branch holds, so that exactly this is merged later."""
+        """Store the commit of the run's branch, so that exactly this commit is merged later."""
         runs.update(connection, self._owner, workspace_commit=commit)
 
     async def _branch(self) -> str:
@@ -307,11 +311,11 @@ class DurableContext(CommandContext):
         def perform(_step: StepRequest) -> Awaitable[Merged]:
             return self._merge(work)
 
-        def end(connection: Connection, merged: Merged) -> Any:
-            if merged.ok:
-                self._remember(connection, merged.commit)
+        def end(connection: Connection, result: Merged) -> Any:
+            if result.ok:
+                self._remember(connection, result.commit)
                 update_work(connection, work.id, merged_at=datetime.now(UTC))
-            return merged.model_dump(mode="json")
+            return result.model_dump(mode="json")
 
         step = StepRequest("merge", work.id, perform, end=end)
         return Merged.model_validate(await self._journal.step(step))

@@ -67,10 +67,10 @@ IN_ORDER = (RunSuperseded, RunCancelled, RunPaused, RunSuspended, BaseException)
 
 
 class Control:
-    """What one run's branches ask before they do anything, and again whenever they wake up:
-    whether it may go on, and what is left of what it may use, its children included.
+    """Controls the branches of one run: stop requests, and the budget, children included.
 
-    An execution that has a claim on the run may write only as long as that holds.
+    A branch asks before each step and whenever it wakes up. An execution with a claim on the run
+    may write only while it holds that claim.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Control:
         await self._parts.db.glance(self.check, still=still)
 
     def check(self, connection: Connection, *, still: bool = False) -> None:
-        """The same inside a transaction, so that no request comes between it and what is stored."""
+        """Raise unless the run may go on; inside a transaction, no request comes in between."""
         stop = self.require_claim(connection)["stop"]
         if stop in END:
             raise RunCancelled
@@ -108,7 +108,7 @@ class Control:
             raise RunSuspended  # it was answered: likewise
 
     def require_claim(self, connection: Connection) -> runs.Row:
-        """The run's row; raises RunSuperseded if this execution has lost it."""
+        """Return the run's row; raise RunSuperseded if this execution has lost its claim."""
         run = runs.load_row(connection, self._run_id)
         if self._claim is not None and not self._claim.holds(run):
             raise RunSuperseded
@@ -121,10 +121,10 @@ class Control:
         raise RunSuspended
 
     async def left(self) -> RemainingBudget:
-        return self._budget.left(await self._parts.db.glance(self._spent))
+        return self._budget.left(await self._parts.db.glance(self._consumption))
 
-    def _spent(self, connection: Connection) -> Spent:
-        """What the run has used, calls that were promised to somebody included."""
+    def _consumption(self, connection: Connection) -> Spent:
+        """Return the consumption of the run, including agent calls that are only reserved."""
         if self._budget == NO_LIMITS:
             return NOTHING  # nobody asks how much it is
         spent = runs.get(connection, self._run_id).spent
@@ -143,17 +143,18 @@ class Control:
             raise LimitReached(limit)
 
     async def require_time_and_money(self) -> RemainingBudget:
-        """What is left; LimitReached when that is nothing of what runs out while one waits."""
-        left = self._budget.require(await self._parts.db.glance(self._spent))
+        """Return the remaining budget; raise LimitReached if no time or no money remains."""
+        left = self._budget.require(await self._parts.db.glance(self._consumption))
         if not await self._parts.db.glance(children.is_in_tree, self._run_id):
             return left
         # What else the task spends that asked for the run is spent of the same budget.
         of_root = self._parts.settings().children.budget_usd
-        found = await self._parts.db.read(children.find_tightest_budget, self._run_id, of_root)
-        if found is None:
+        tightest = await self._parts.db.read(children.find_tightest_budget, self._run_id, of_root)
+        if tightest is None:
             return left
-        if not (usd := subtract_usd(*found)):
-            raise LimitReached(format_money_limit(found[0]))
+        usd = subtract_usd(*tightest)
+        if not usd:
+            raise LimitReached(format_money_limit(tightest[0]))
         return left.model_copy(update={"usd": usd})
 
     async def _look_again_s(self) -> float:

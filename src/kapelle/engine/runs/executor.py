@@ -147,14 +147,14 @@ class RunExecutor:
             return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._parts.db.write(runs.skip_downtime, run_id, self._last_alive)
-        if await self._settled(run_id, claim, await self._verdict(run)):
+        if await self._settle_run(run_id, claim, await self._verdict(run)):
             return True
         if (await self._row(run_id))["stop"] not in END:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, claim, await self._cancelled(run_id, None))
+        return await self._settle_run(run_id, claim, await self._cancel_run(run_id, None))
 
-    async def _settled(self, run_id: str, claim: runs.RunClaim, verdict: RunVerdict) -> bool:
+    async def _settle_run(self, run_id: str, claim: runs.RunClaim, verdict: RunVerdict) -> bool:
         status = verdict.status
         if not claim.holds(await self._row(run_id)):
             return True  # what it has left belongs to another performer now
@@ -163,9 +163,9 @@ class RunExecutor:
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._parts.db.write(_settle, run_id, claim, verdict)
+        has_settled = await self._parts.db.write(_settle, run_id, claim, verdict)
         failpoint("run_after_end")
-        return settled
+        return has_settled
 
     async def _row(self, run_id: str) -> runs.Row:
         return await self._parts.db.glance(runs.load_row, run_id)
@@ -192,29 +192,31 @@ class RunExecutor:
 
     async def _prepare(self, run: runs.Row) -> RunVerdict:
         """Play the pattern, if its worktree is there and the daemon survives it."""
-        known = await self._parts.db.read(steps.load_by_position, run["id"])
+        steps_by_position = await self._parts.db.read(steps.load_by_position, run["id"])
         try:
             self._parts.require_trust(run["directory"])
             await run_workspace(self._parts, run)
         except NotTrusted:
             raise
         except KapelleError as error:
-            if isinstance(error, Unavailable) or not known:
+            if isinstance(error, Unavailable) or not steps_by_position:
                 raise
             # A repository that is away for a while must not cost the run.
             return RunVerdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
-        with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
+        with _count_deaths(
+            self._parts.home.runs / run["id"] / "playing", run, steps_by_position
+        ) as deadly:
             dead = RunVerdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
             if deadly:
                 return dead
-            return await self._play(run, known)
+            return await self._play(run, steps_by_position)
 
-    async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> RunVerdict:
+    async def _play(self, run: runs.Row, steps_by_position: dict[str, steps.Row]) -> RunVerdict:
         try:
             pattern = await find_pattern(self._parts, run["pattern"], Path(run["directory"]))
             secrets = self._parts.secrets
-            kept = {"env": secrets.env(run["id"]), "shell": secrets.shell(run["shell"])}
-            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], **kept})
+            secret_values = {"env": secrets.env(run["id"]), "shell": secrets.shell(run["shell"])}
+            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], **secret_values})
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
@@ -229,24 +231,24 @@ class RunExecutor:
             max_agent_calls=spec.max_agent_calls,
         )
         control = Control(self._parts, run["id"], claim, budget)
-        journal = Journal(self._parts, run["id"], known, control)
+        journal = Journal(self._parts, run["id"], steps_by_position, control)
         context = DurableContext(self._parts, run, spec, journal, control)
         own = self._parts.standing(run["directory"])[0].prompts  # trusted, or it would not play
         roles = {role: own.get(f"{pattern.name}/{role}", "") for role in pattern.prompts}
         context.prompts = {role: text for role, text in roles.items() if text.strip()}
         try:
-            result = await _watched(pattern.function(context, spec), journal, control)
+            result = await _watch_pattern(pattern.function(context, spec), journal, control)
         except (RunSuperseded, RunPaused):
             return RunVerdict(RunStatus.PAUSED)
         except RunSuspended:
             return RunVerdict(RunStatus.WAITING, asked=control.asked)
         except RunCancelled:
-            return await self._cancelled(run["id"], context.state)
+            return await self._cancel_run(run["id"], context.state)
         except LimitReached as error:
             if context.state is None:
                 raise
             problem = await self._restore(run, context.state, "budget")
-            result = context.state.result(_joined(error.message, problem), "budget")
+            result = context.state.result(_join_reasons(error.message, problem), "budget")
             reason = getattr(result, "reason", error.message)
             result = _json(result)
             unfinished = spec.delivers_unfinished
@@ -267,26 +269,26 @@ class RunExecutor:
             RunStatus.COMPLETED, told if isinstance(told, str) else None, _json(result)
         )
 
-    async def _cancelled(self, run_id: str, kept: State | None) -> RunVerdict:
+    async def _cancel_run(self, run_id: str, state: State | None) -> RunVerdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_children(self._parts, run_id, reason, with_tasks=with_tasks)
-        if kept is None:
+        if state is None:
             return RunVerdict(RunStatus.CANCELLED, run["reason"])
         if with_tasks:
-            problem = await self._restore(run, kept, "cancelled")
+            problem = await self._restore(run, state, "cancelled")
         else:
             problem = None
-        result = _json(kept.result(_joined("cancelled", problem), "cancelled"))
+        result = _json(state.result(_join_reasons("cancelled", problem), "cancelled"))
         return RunVerdict(
-            RunStatus.CANCELLED, _joined(run["reason"] or "cancelled", problem), result
+            RunStatus.CANCELLED, _join_reasons(run["reason"] or "cancelled", problem), result
         )
 
-    async def _restore(self, run: runs.Row, kept: State, stopped_by: StoppedBy) -> str | None:
+    async def _restore(self, run: runs.Row, state: State, stopped_by: StoppedBy) -> str | None:
         """Have the run's branch hold the commit that its pattern names; why it does not."""
-        commit = kept.restore(stopped_by)
+        commit = state.restore(stopped_by)
         if commit is None:
             return None
         owner = run["workspace_owner"] or run["id"]
@@ -302,7 +304,9 @@ class RunExecutor:
         return None
 
 
-async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control) -> Any:
+async def _watch_pattern(
+    pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control
+) -> Any:
     """The result of a pattern, which is called off if it heeds neither a request nor a limit by
     itself; raises what ends it, from within or from outside."""
     playing = asyncio.create_task(play(pattern))
@@ -325,14 +329,16 @@ async def _watched(pattern: Coroutine[Any, Any, Any], journal: Journal, control:
 
 
 @contextmanager
-def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Iterator[bool]:
-    """Whether the daemon has died too often in the same place of a pattern, as far as a file tells.
+def _count_deaths(
+    path: Path, run: runs.Row, steps_by_position: dict[str, steps.Row]
+) -> Iterator[bool]:
+    """Yield whether the daemon has died too often in the same place of a pattern.
 
-    The file is there only while the pattern plays: whoever finds it comes after a daemon that
-    died meanwhile. The place is how far the pattern was.
+    The count is in a file that exists only while the pattern plays: a daemon that finds the file
+    knows that the previous one died meanwhile. The place is the progress of the pattern.
     """
-    ended = sum(step["ended_at"] is not None for step in known.values())
-    place = f"{run['executions']}.{len(known)}.{ended}"
+    ended_count = sum(step["ended_at"] is not None for step in steps_by_position.values())
+    place = f"{run['executions']}.{len(steps_by_position)}.{ended_count}"
     deaths = 0
     with suppress(OSError, ValueError):
         count, _, where = read_own(path).decode().partition(" ")
@@ -343,7 +349,7 @@ def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Ite
     with suppress(OSError):
         files.replace(str(path), f"{deaths} {place}".encode())
     try:
-        yield deaths >= (_DEATHS_IN_STEPS if ended < len(known) else _DEATHS)
+        yield deaths >= (_DEATHS_IN_STEPS if ended_count < len(steps_by_position) else _DEATHS)
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -392,7 +398,7 @@ def _settle(connection: Connection, run_id: str, claim: runs.RunClaim, verdict: 
     return True
 
 
-def _joined(reason: str, problem: str | None) -> str:
+def _join_reasons(reason: str, problem: str | None) -> str:
     if problem:
         return f"{reason.removesuffix('.')}; {problem}"
     return reason
@@ -406,14 +412,14 @@ def _json(value: Any) -> Any:
 
 
 def _pattern_error(error: BaseException) -> str:
-    """What went wrong inside a pattern, with the place in its file."""
+    """Return the reason for an error inside a pattern, with the place in its file."""
     if isinstance(error, PatternExited) and error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    # What happens inside Kapelle or Python was asked for in the last line before that.
-    asked = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
-    if asked:
-        place = asked[-1]
+    # An error inside Kapelle or Python is reported at the pattern's line that called it.
+    own_frames = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
+    if own_frames:
+        place = own_frames[-1]
     elif frames:
         place = frames[-1]
     else:

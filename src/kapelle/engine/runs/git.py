@@ -74,8 +74,8 @@ class GitContext(Context):
             conflicts = await self._take_in(task)
             return {"commit": await self._workspaces.tip(task.id), "conflicts": conflicts}
 
-        found = await self._git_step("combine", task.id, perform, again=False)
-        return Combined.model_validate(found)
+        combination = await self._git_step("combine", task.id, perform, again=False)
+        return Combined.model_validate(combination)
 
     async def read_file(self, path: str, task: TaskResult | None = None) -> str | None:
         place = (task.id if task else self._owner, Path(self.spec.directory), path)
@@ -156,14 +156,14 @@ class GitContext(Context):
 
 
 async def is_here(workspaces: Workspaces, spec: PatternSpec, directory: str) -> bool:
-    """Whether a directory is in the repository that a run works in."""
+    """Return whether a directory is in the repository of a run."""
     own = await workspaces.locate(Path(spec.directory))
     other = await workspaces.locate(Path(directory))
     return own is not None and other is not None and own.common_dir == other.common_dir
 
 
 def foreign(directory: str | None) -> InvalidInput:
-    """That a task cannot work there."""
+    """Return the error for a task outside the repository of its run."""
     return InvalidInput(
         f"{directory} is not in the repository of the run, whose workspace it shares.",
         hint="Give each step a workspace of its own: --workspaces each.",

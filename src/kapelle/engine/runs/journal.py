@@ -32,7 +32,7 @@ class PatternChanged(KapelleError, code="pattern_changed"):
 
 
 class StepNotReady(Exception):
-    """What a step waited for goes on after all, so it is to be waited for again."""
+    """The work that a step waited for has resumed, so the step waits again."""
 
 
 class PatternExited(Exception):
@@ -62,14 +62,14 @@ class StepRequest:
 
 
 class Journal:
-    """What the run has done so far, read once, and what it does now, written as it happens."""
+    """Records the steps of a run: earlier ones are read once, new ones written as they happen."""
 
     def __init__(
-        self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
+        self, parts: Parts, run_id: str, earlier_steps: dict[str, steps.Row], control: Control
     ) -> None:
         self._parts = parts
         self._run_id = run_id
-        self._known = known
+        self._known = earlier_steps
         self._control = control
         self._gates: dict[str, Gate] = {}
         self._open = 0
@@ -108,9 +108,9 @@ class Journal:
             raise InvalidInput(f"ctx.{step.kind}: role is a text, not {step.role!r}.")
         if not isinstance(step.cycle, int | None):
             raise InvalidInput(f"ctx.{step.kind}: cycle is a whole number, not {step.cycle!r}.")
-        return await self._repeated(replace(step, position=self._next()))
+        return await self._make_step(replace(step, position=self._next()))
 
-    async def _repeated(self, step: StepRequest) -> Any:
+    async def _make_step(self, step: StepRequest) -> Any:
         """A step, however often what it needs is not to be had."""
         self._open += 1
         try:
@@ -135,7 +135,7 @@ class Journal:
         with self._branch_left():
             await self._gates[name].enter(was_in=was_in)
         try:
-            await self._repeated(
+            await self._make_step(
                 StepRequest("lock", name, no_work, at_once=True, position=position)
             )
             yield
@@ -173,7 +173,7 @@ class Journal:
                 hint="Put the pattern back as it was, or start a new run.",
             )
         elif entry["ended_at"] is not None:
-            return _remembered(entry)
+            return _replay(entry)
         else:
             step = replace(step, data=entry["data"], at_once=False)
         return await self._make(step)
@@ -188,14 +188,14 @@ class Journal:
             raise
         except KapelleError as error:
             # Remembered too: what was over, or not installed, may be there at the next replay.
-            refused = replace(step, kind=step.kind + _REFUSED, at_once=True)
-            await self._parts.db.write(self._end, refused, None, error)
+            refusal = replace(step, kind=step.kind + _REFUSED, at_once=True)
+            await self._parts.db.write(self._end, refusal, None, error)
             raise
 
     async def _make(self, step: StepRequest) -> Any:
         while True:
             try:
-                made = await step.perform(step)
+                value = await step.perform(step)
             except Unavailable:
                 raise  # it passes, and nothing is to be remembered of it
             except KapelleError as error:
@@ -204,7 +204,7 @@ class Journal:
                 raise
             failpoint("step_before_end")
             with suppress(StepNotReady):
-                result = await self._parts.db.write(self._end, step, made)
+                result = await self._parts.db.write(self._end, step, value)
                 failpoint("step_after_end")
                 return result
 
@@ -212,19 +212,19 @@ class Journal:
         self,
         connection: Connection,
         step: StepRequest,
-        made: Any,
+        value: Any,
         error: KapelleError | None = None,
     ) -> Any:
-        """Store what came of a step, and one that is made at once as a whole."""
+        """Store the result of a step; a step made at once is stored as a whole."""
         if step.kind.endswith(_REFUSED):
             self._control.check(connection)  # it has not begun
         self._control.require_claim(connection)
-        result = made
+        result = value
         problem = None
         if error is not None:
             problem = {"code": error.code, "message": error.message, "hint": error.hint}
         elif step.end is not None:
-            result = step.end(connection, made)
+            result = step.end(connection, value)
         if step.at_once:
             self._insert(connection, step)
         steps.end(connection, self._run_id, step.position, result, problem)
@@ -267,22 +267,22 @@ class Journal:
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""
         prefix = self._next()
-        entered = [
+        branch_tasks = [
             asyncio.create_task(play(branch, f"{prefix}.{number}."))
             for number, branch in enumerate(branches, 1)
         ]
         with self._branch_left():
             try:
-                ended = await asyncio.gather(*entered, return_exceptions=True)
+                results = await asyncio.gather(*branch_tasks, return_exceptions=True)
             except asyncio.CancelledError:
-                for task in entered:
+                for task in branch_tasks:
                     task.cancel()
                 raise
             # The end goes before a pause, and both before errors, which the replay repeats.
             for kind in IN_ORDER:
-                for error in (item for item in ended if isinstance(item, kind)):
+                for error in (item for item in results if isinstance(item, kind)):
                     raise error
-        return list(ended)
+        return list(results)
 
 
 @dataclass
@@ -362,21 +362,21 @@ class Gate:
 
 
 def _is_in(name: str, entry: steps.Row | None) -> bool:
-    """Whether a step is one by which a branch came in behind the gate of this name."""
+    """Return whether a step is the one with which a branch entered the gate of this name."""
     if entry is None or entry["ended_at"] is None:
         return False
     return (entry["kind"], entry["label"]) == ("lock", name)
 
 
 async def no_work(_step: StepRequest) -> None:
-    """What a step does that is only recorded."""
+    """Do nothing: the work of a step that is only recorded."""
 
 
-def _remembered(entry: steps.Row) -> Any:
+def _replay(entry: steps.Row) -> Any:
     error = entry["error"]
     if error is None:
         return entry["result"]
     # Of the same class as the first time, for the pattern may have caught it by that.
-    raised = find_error_class(error["code"])(error["message"], hint=error["hint"])
-    raised.code = error["code"]
-    raise raised
+    failure = find_error_class(error["code"])(error["message"], hint=error["hint"])
+    failure.code = error["code"]
+    raise failure

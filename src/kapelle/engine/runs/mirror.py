@@ -45,15 +45,15 @@ class RunMirror:
         while True:
             if self._seq is None:
                 self._seq = await self._left_off()
-            found, reached = await self._parts.db.read(events.list_of_runs, self._seq)
-            for run_id in dict.fromkeys(run_id for run_id, _ in found):
-                with _guarded(self._parts.home.runs / run_id):
+            changes, last_seq = await self._parts.db.read(events.list_of_runs, self._seq)
+            for run_id in dict.fromkeys(run_id for run_id, _ in changes):
+                with _log_failure(self._parts.home.runs / run_id):
                     await self._mirror(run_id)
-            if reached == self._seq:
+            if last_seq == self._seq:
                 break
-            self._seq = reached
-            if found:
-                with _guarded(self._position):
+            self._seq = last_seq
+            if changes:
+                with _log_failure(self._position):
                     self._position.parent.mkdir(mode=0o700, exist_ok=True)
                     files.replace(str(self._position), str(self._seq).encode())
         # Under load, lines are written together.
@@ -70,26 +70,26 @@ class RunMirror:
             run = await self._parts.db.read(runs.get, run_id)
             path = self._parts.home.runs / run_id / "events.jsonl"
             # Read after the run: what has ended has all its lines before it has a result.
-            told = await self._since(run_id, await asyncio.to_thread(_last_seq, path))
-            await asyncio.to_thread(self._write, run, told)
+            new_events = await self._since(run_id, await asyncio.to_thread(_last_seq, path))
+            await asyncio.to_thread(self._write, run, new_events)
 
     async def _since(self, run_id: str, last: int) -> list[Event]:
         """All that a file lacks, also what could not be written to it before."""
-        found: list[Event] = []
+        missing: list[Event] = []
         while more := await self._parts.db.read(events.list_after, last, run_id=run_id):
-            found += more
+            missing += more
             last = more[-1].seq
-        return found
+        return missing
 
-    def _write(self, run: Run, told: list[Event]) -> None:
+    def _write(self, run: Run, new_events: list[Event]) -> None:
         directory = self._parts.home.runs / run.id
         for place in (directory.parent, directory):
             place.mkdir(mode=0o700, exist_ok=True)
         path = directory / "events.jsonl"
-        if told:
+        if new_events:
             descriptor = os.open(path, _APPENDING, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                file.writelines(event.model_dump_json() + "\n" for event in told)
+                file.writelines(event.model_dump_json() + "\n" for event in new_events)
         status = run.model_dump(mode="json", exclude={"spec", "result"})
         files.replace(f"{directory}/status.json", json.dumps(status, indent=1).encode())
         if run.status in RUN_FINAL:
@@ -98,7 +98,7 @@ class RunMirror:
 
 
 @contextmanager
-def _guarded(path: Path) -> Iterator[None]:
+def _log_failure(path: Path) -> Iterator[None]:
     """Whatever is wrong with these files is told, and the daemon and the others go on."""
     try:
         yield

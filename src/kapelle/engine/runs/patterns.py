@@ -48,47 +48,47 @@ T = TypeVar("T")
 
 async def find_pattern(parts: Parts, name: str, directory: Path) -> Pattern:
     """The pattern of this name; somebody's own is imported where it holds up nothing else."""
-    if (found := registry.find_shipped(name)) is not None:
-        return found
-    return await _import(partial(get, name, *_seen(parts, directory)))
+    if (pattern := registry.find_shipped(name)) is not None:
+        return pattern
+    return await _import(partial(get, name, *_context_of(parts, directory)))
 
 
 async def list_patterns(parts: Parts, directory: Path | None) -> Listed:
     """Every pattern that may be named, as seen from a directory, and what is wrong there."""
-    return await _import(partial(available, *_seen(parts, directory)))
+    return await _import(partial(available, *_context_of(parts, directory)))
 
 
-def _seen(parts: Parts, directory: Path | None) -> tuple[Home, Executable | None, bool]:
+def _context_of(parts: Parts, directory: Path | None) -> tuple[Home, Executable | None, bool]:
     if directory is None:
         return parts.home, None, False
-    found, status = parts.standing(str(directory))
-    return parts.home, found, status == "trusted"
+    executable, status = parts.standing(str(directory))
+    return parts.home, executable, status == "trusted"
 
 
 async def _import(call: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_IMPORTER, call)
 
 
-def get(name: str, home: Home, found: Executable | None, trusted: bool = False) -> Pattern:
+def get(name: str, home: Home, executable: Executable | None, is_trusted: bool = False) -> Pattern:
     """The pattern of this name as seen from a directory; raises NotFound.
 
     Its file is imported, after a process of its own has survived that.
     """
-    if (shipped := registry.find_shipped(name)) is not None:
-        return shipped
-    known, broken = _own(home, found, trusted)
-    if name in known:
-        item, text = known[name]
+    if (pattern := registry.find_shipped(name)) is not None:
+        return pattern
+    own, problems = _own(home, executable, is_trusted)
+    if name in own:
+        item, text = own[name]
         if not item.trusted:
             sentence = f"{item.origin} is not trusted, so the pattern {name!r} cannot be used."
-            raise refusal(sentence, found.place if found else "")
+            raise refusal(sentence, executable.place if executable else "")
         for one in registry.load_file(Path(item.origin), text):
             if one.name == name:
                 return one
-    if broken:
-        raise broken[0]
+    if problems:
+        raise problems[0]
     built_in = [item.name for item in registry.load_built_in()]
-    names = sorted({*registry.list_installed(), *known, *built_in})
+    names = sorted({*registry.list_installed(), *own, *built_in})
     near = difflib.get_close_matches(name, names, 1, 0.6)
     if near:
         others = f"did you mean {near[0]}?"
@@ -100,13 +100,13 @@ def get(name: str, home: Home, found: Executable | None, trusted: bool = False) 
     )
 
 
-def available(home: Home, seen: Executable | None, trusted: bool = False) -> Listed:
+def available(home: Home, executable: Executable | None, is_trusted: bool = False) -> Listed:
     """Every pattern that can be used, by name, and what is wrong with those that cannot.
 
     No file of somebody's own is imported here.
     """
-    own, problems = _own(home, seen, trusted)
-    found = {name: item for name, (item, _) in own.items()}
+    own, problems = _own(home, executable, is_trusted)
+    views = {name: item for name, (item, _) in own.items()}
     others = [*registry.load_built_in()]
     for entry in registry.list_installed().values():
         try:
@@ -114,49 +114,53 @@ def available(home: Home, seen: Executable | None, trusted: bool = False) -> Lis
         except InvalidInput as error:
             problems.append(error)
     for item in others:
-        if item.name in found:
-            problems.append(_taken(found[item.name], item))
+        if item.name in views:
+            problems.append(_name_conflict(views[item.name], item))
         try:
-            found[item.name] = registry.describe(item)
+            views[item.name] = registry.describe(item)
         except InvalidInput as error:
             problems.append(error)
-    return [found[name] for name in sorted(found)], problems
+    return [views[name] for name in sorted(views)], problems
 
 
 def _own(
-    home: Home, found: Executable | None, trusted: bool
+    home: Home, executable: Executable | None, is_trusted: bool
 ) -> tuple[dict[str, tuple[PatternView, str]], list[InvalidInput]]:
     """A person's patterns and a repository's by name, each with the text of its file, and what
     cannot be used."""
-    known: dict[str, tuple[PatternView, str]] = {}
-    broken = [*map(InvalidInput, found.problems if found else ())]
-    theirs = found.sources if found else {}
+    own: dict[str, tuple[PatternView, str]] = {}
+    problems = [*map(InvalidInput, executable.problems if executable else ())]
+    theirs = executable.sources if executable else {}
     for path in [*list_pattern_files(home.config.parent / "patterns"), *theirs]:
         try:
             if path in theirs:
                 text = theirs[path]
             else:
                 text = source(path)
-            may_run = trusted or path not in theirs
-            items, problems = _tried(path, text) if may_run else (_written(path, text), [])
-            broken += map(InvalidInput, problems)
+            may_run = is_trusted or path not in theirs
+            file_problems: list[str] = []
+            if may_run:
+                items, file_problems = _import_in_process(path, text)
+            else:
+                items = _read_definitions(path, text)
+            problems += map(InvalidInput, file_problems)
             for item in items:
-                if item.name in known:
-                    raise _taken(item, known[item.name][0])
-                known[item.name] = item, text
+                if item.name in own:
+                    raise _name_conflict(item, own[item.name][0])
+                own[item.name] = item, text
         except (OSError, InvalidInput) as error:
-            broken.append(InvalidInput(str(error)))
-    return known, broken
+            problems.append(InvalidInput(str(error)))
+    return own, problems
 
 
-def _taken(item: Pattern | PatternView, by: Pattern | PatternView) -> InvalidInput:
+def _name_conflict(item: Pattern | PatternView, by: Pattern | PatternView) -> InvalidInput:
     return InvalidInput(
         f"{item.origin} defines the pattern {item.name!r}, which {by.origin} defines already.",
         hint="Give it another name.",
     )
 
 
-def _written(path: Path, text: str) -> list[PatternView]:
+def _read_definitions(path: Path, text: str) -> list[PatternView]:
     """The patterns that a text says it defines, found without executing or parsing any of it."""
     items = []
     for match in _DEFINITION.finditer(text):
@@ -167,22 +171,22 @@ def _written(path: Path, text: str) -> list[PatternView]:
 
 
 @lru_cache(maxsize=100)
-def _tried(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
+def _import_in_process(path: Path, text: str) -> tuple[list[PatternView], list[str]]:
     """The patterns that a file defines, as a process of its own says that has imported it."""
     problem = f"{path} was not imported within {IMPORT_S:.0f} s, so it is not used."
-    # What is raised is not kept by the cache.
+    # An exception is not kept by the cache.
     if time.monotonic() < _slow.get((path, text), 0):
         raise InvalidInput(problem)
     argv = [sys.executable, "-P", "-c", _IMPORT, str(path)]
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    env = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    base_env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    env = {**base_env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = Command(argv, env, Path("/"), IMPORT_S, _MOST_TOLD, text.encode(), grace_s=0.05)
-    ended = RunningCommand(command).run()
-    if ended.timed_out:
+    process_end = RunningCommand(command).run()
+    if process_end.timed_out:
         _slow[path, text] = time.monotonic() + _SLOW_S
         raise InvalidInput(problem)
     try:
-        told: dict[str, Any] = json.loads(ended.stdout)
+        report: dict[str, Any] = json.loads(process_end.stdout)
     except ValueError:
-        return [], [f"{path} ends the process that imports it (exit code {ended.code})."]
-    return [PatternView(**item) for item in told["patterns"]], told["problems"]
+        return [], [f"{path} ends the process that imports it (exit code {process_end.code})."]
+    return [PatternView(**item) for item in report["patterns"]], report["problems"]

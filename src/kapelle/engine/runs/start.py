@@ -61,10 +61,10 @@ async def start(
         "shell": parts.secrets.keep_shell(checked.shell),
     }
     with parts.secrets.keep_values(run_id, {"env": checked.env}):
-        stored = await parts.db.write(_insert, values, also)
-    if stored != run_id:
+        stored_id = await parts.db.write(_insert, values, also)
+    if stored_id != run_id:
         parts.secrets.forget(run_id)
-    return stored
+    return stored_id
 
 
 async def examine(
@@ -128,13 +128,13 @@ def _title(spec: PatternSpec) -> str:
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:
     key = values["idempotency_key"]
     if key:
-        known = runs.find_by_key(connection, key)
+        earlier = runs.find_by_key(connection, key)
     else:
-        known = None
-    if known is not None:
-        if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
-            raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
-        return str(known["id"])
+        earlier = None
+    if earlier is not None:
+        if (earlier["pattern"], earlier["spec"]) != (values["pattern"], values["spec"]):
+            raise Conflict(f"This idempotency key was used for another run, {earlier['id']}.")
+        return str(earlier["id"])
     if runs.count_depth(connection, values["parent_id"]) >= _DEEPEST:
         raise InvalidInput(
             f"Runs are nested {_DEEPEST} deep.", hint="Does a pattern start itself without end?"
