@@ -21,7 +21,11 @@ _SERIES = (
     "set -- 7 3 9 5; shift $n; echo $1 > v"
 )
 # The worker that is to meet a conflict is done only when the other's work is merged.
-_AFTER_LEFT = "until git cat-file -e kapelle/$KAPELLE_RUN_ID:b.txt 2>/dev/null; do sleep 0.05; done"
+# In the user's repository, whose objects the workspace borrows.
+_AFTER_LEFT = (
+    'until git --git-dir="$(cat .git/objects/info/alternates)/.." '
+    "cat-file -e kapelle/$KAPELLE_RUN_ID:b.txt 2>/dev/null; do sleep 0.05; done"
+)
 _NO = {**YES, "goal_complete": False, "feedback": "WORK-E is missing"}
 _MORE = {"subgoals": [{"id": "e", "title": "the rest", "task": "WORK-E"}]}
 

@@ -30,7 +30,7 @@ def record(kapelle: Instance, place: Place, run_id: str) -> dict[str, Any]:
         "run": _run(kapelle, place, run_id),
         "agents": _ledger(kapelle, place, run_id),
         "checks": len(_lines(place.ledger.with_name("ledger.checks"))),
-        "worktrees": _worktrees(place),
+        "worktrees": _worktrees(kapelle, place),
         "checkout": _checkout(place.repository),
     }
 
@@ -143,12 +143,18 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="ascii").split() if path.exists() else []
 
 
-def _worktrees(place: Place) -> dict[str, int]:
-    listed = git(place.repository, "worktree", "list", "--porcelain")
-    names = [Path(line.split(" ", 1)[1]) for line in listed.splitlines() if line.startswith("work")]
-    missing = [str(path) for path in names if not path.exists()]
-    assert not missing, f"git knows of worktrees that are not there: {missing}"
-    return dict(Counter(path.name.split("_")[0] for path in names))
+def _worktrees(kapelle: Instance, place: Place) -> dict[str, int]:
+    assert len(git(place.repository, "worktree", "list").splitlines()) == 1
+    objects = f"{place.repository}/.git/objects\n"
+    owners = set()
+    for borrowed in kapelle.home.worktrees.glob("[!.]*/.git/objects/info/alternates"):
+        if borrowed.read_text(encoding="utf-8") == objects:
+            owners.add(borrowed.parents[3].name)
+    prefix = "refs/kapelle/base/"
+    anchors = git(place.repository, "for-each-ref", "--format=%(refname)", prefix).split()
+    missing = owners - {ref.removeprefix(prefix) for ref in anchors}
+    assert not missing, f"git may delete what these begin with: {missing}"
+    return dict(Counter(name.split("_")[0] for name in owners))
 
 
 def _checkout(repository: Path) -> dict[str, Any]:

@@ -29,7 +29,9 @@ RUN = '"$KAPELLE_RUN_DIR"'
 FORGE = f"printf %s '{json.dumps(_RECORD)}' >"
 FORGE_AND_KILL = f"{FORGE} {RUN}/exit.json; kill -9 $PPID; sleep 30"
 GIT = "git -c user.name=x -c user.email=x@y"
-REPO = '"$(dirname "$(git rev-parse --path-format=absolute --git-common-dir)")"'
+# The user's repository, whose objects the workspace's own repository borrows.
+_BORROWED = '"$(cat "$(git rev-parse --git-path objects/info/alternates)")"'
+REPO = f'"$(dirname "$(dirname {_BORROWED})")"'
 SEES = "python3 -B -c 'import app'"
 BROKEN = "echo 'raise SystemExit(1)' > app.py"
 NEVER = "exit 1"  # a check that no work passes
@@ -235,20 +237,25 @@ LIES = [
     Lie("commits to your branch", f"{WORK}; cd {REPO}; {GIT} commit -q --allow-empty -m hidden",
         ["grep work work.txt"], warned("repository")),
     Lie("sets `core.fsmonitor` in your repository",
-        f"{WORK}; git config core.fsmonitor 'touch ran'",
+        f"{WORK}; git -C {REPO} config core.fsmonitor 'touch ran'",
         ["grep work work.txt"], warned("repository")),
     Lie("sets `core.hooksPath` in your repository",
-        f"{WORK}; git config core.hooksPath $PWD", ["grep work work.txt"], warned("repository")),
+        f"{WORK}; git -C {REPO} config core.hooksPath $PWD",
+        ["grep work work.txt"], warned("repository")),
     Lie("puts a hook into your repository",
         f"{WORK}; D={REPO}; echo \"touch $D/ran\" > $D/.git/hooks/post-commit; "
         "chmod +x $D/.git/hooks/post-commit", ["grep work work.txt"], warned("repository")),
     Lie("plants hooks and a monitor for the commit of its work",
-        f"{WORK}; D={REPO}; git config core.fsmonitor \"touch $D/ran\"; for h in pre-commit "
-        "post-commit reference-transaction; do echo \"touch $D/ran\" > $D/.git/hooks/$h; "
-        "chmod +x $D/.git/hooks/$h; done", ["grep work work.txt"], untouched),
+        f"{WORK}; D={REPO}; for C in $D/.git $PWD/.git; do "
+        "git config -f $C/config core.fsmonitor \"touch $D/ran\"; for h in pre-commit "
+        "post-commit reference-transaction; do echo \"touch $D/ran\" > $C/hooks/$h; "
+        "chmod +x $C/hooks/$h; done; done", ["grep work work.txt"], untouched),
     Lie("plants a filter that changes what is committed",
         f"{WORK}; echo '* filter=evil' > .gitattributes; git config filter.evil.clean 'echo evil'",
         ["test -f work.txt"]),
+    Lie("plants such a filter in your repository",
+        f"{WORK}; echo '* filter=evil' > .gitattributes; "
+        f"git -C {REPO} config filter.evil.clean 'echo evil'", ["test -f work.txt"]),
     Lie("changes a file, and gives it its old size and time",
         "touch -r README.md t; printf '# Simple\\n' > README.md; touch -r t README.md; rm t",
         ["grep Simple README.md"], holds("README.md", "# Simple")),
@@ -272,8 +279,13 @@ LIES = [
         f"C={REPO}/.git; echo $O/objects > $C/objects/info/alternates; {WORK}; "
         "GIT_OBJECT_DIRECTORY=$O/objects git hash-object -w work.txt; rm -rf $O; "
         "rm $C/objects/info/alternates", ["grep work work.txt"], holds("work.txt", "work")),
-    Lie("deletes `.git` of its worktree", f"{WORK}; rm .git", ["grep work work.txt"]),
-    Lie("makes a repository of its own in its worktree", f"{WORK}; rm .git; git init -q .",
+    Lie("commits what its own repository borrows from one that will be gone",
+        "git init -q --bare $PWD/../o.git.$KAPELLE_TASK_ID; O=$PWD/../o.git.$KAPELLE_TASK_ID; "
+        f"{WORK}; echo $O/objects >> .git/objects/info/alternates; "
+        "GIT_OBJECT_DIRECTORY=$O/objects git hash-object -w work.txt; git add work.txt; "
+        f"{GIT} commit -qm mine; rm -rf $O", ["grep work work.txt"], holds("work.txt", "work")),
+    Lie("deletes `.git` of its worktree", f"{WORK}; rm -rf .git", ["grep work work.txt"]),
+    Lie("makes a repository of its own in its worktree", f"{WORK}; rm -rf .git; git init -q .",
         ["grep work work.txt"]),
     Lie("replaces its worktree by a link to other files",
         "mkdir ../f.$KAPELLE_TASK_ID; W=$PWD; cd ..; mv $W $W.old; "

@@ -146,18 +146,17 @@ def test_hooks_and_filters_in_the_repository_run_nothing_of_ours(
     canary = tmp_path / "canaries"
     canary.mkdir()
     plant = f"""
-import os, pathlib, subprocess
-command = ["git", "rev-parse", "--git-common-dir"]
-common = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-config = pathlib.Path(common, "config")
-hooks = pathlib.Path(common, "evil-hooks")
+import os, pathlib
+own = pathlib.Path(".git").absolute()
+hooks = own / "evil-hooks"
 hooks.mkdir()
 for name in ("post-checkout", "pre-commit", "post-commit", "reference-transaction", "post-merge",
              "post-index-change", "pre-merge-commit", "commit-msg", "prepare-commit-msg"):
     hook = hooks / name
     hook.write_text("#!/bin/sh\\ntouch {canary}/hook-" + name + "\\n")
     hook.chmod(0o755)
-config.write_text(config.read_text() + f'''
+for config in (own / "config", pathlib.Path("{repository}/.git/config")):
+    config.write_text(config.read_text() + f'''
 [core]
     hooksPath = {{hooks}}
     fsmonitor = touch {canary}/fsmonitor

@@ -521,8 +521,8 @@ SAFE_READS = {
     "runner/spawner_client.py": "files of the package",
     "secrets/specs.py": "writes a new file",
     "workspaces/copy.py": "copied after a look at its kind, in a throwaway copy",
+    "workspaces/intake.py": "writes new files, and reads a pack that git has just written",
     "workspaces/index.py": "an index that git has just written to a private directory",
-    "workspaces/worktree.py": "writes a new file",
 }
 
 

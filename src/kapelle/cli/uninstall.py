@@ -289,7 +289,7 @@ def _find_leftovers(home: Home, owners: WorkIdsByRepository) -> "list[Repository
 
 def _remove(home: Home, owners: WorkIdsByRepository, keep_work: bool) -> None:
     """Stop the daemon and remove everything of the plan."""
-    from kapelle.workspaces.uninstall import remove
+    from kapelle.workspaces.uninstall import bring_over_work, remove
 
     unit = installed_unit()
     if unit:
@@ -297,6 +297,7 @@ def _remove(home: Home, owners: WorkIdsByRepository, keep_work: bool) -> None:
             unit.tell("uninstall")
         unit.path.unlink()
     stop_daemon(agents=True)
+    bring_over_work(home.root)
     # Listed again: agents may have moved their branches since the plan was made.
     for leftovers in _find_leftovers(home, owners):
         remove(leftovers, home.root, keep_work=keep_work)

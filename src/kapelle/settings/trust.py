@@ -121,7 +121,7 @@ def determine_standing(home: Home, executable: Executable, environ: Mapping[str,
     records_by_place = read_records(home)
     own_records: list[TrustRecord] = []
     if records_by_place:
-        for place in map(str, _places(executable.place)):
+        for place in map(str, _places(home, executable.place)):
             if place in records_by_place:
                 own_records.append(records_by_place[place])
     if any(record.digest == executable.digest and not record.dropped for record in own_records):
@@ -170,7 +170,7 @@ def grant(home: Home, executable: Executable, digest: str | None = None) -> None
 
 def drop(home: Home, place: Path, *, forget: bool) -> bool:
     """Withdraw the trust; with `forget`, delete the record. Return False if there was none."""
-    keys = {*map(str, _places(place))}
+    keys = {*map(str, _places(home, place))}
     with _hold_records(home) as records_by_place:
         remaining = dict(records_by_place)
         is_known = False
@@ -222,12 +222,15 @@ def _read_executable_at(home: Home, place: Path) -> Executable | None:
     return repository if repository.place == place else None
 
 
-def _places(place: Path) -> list[Path]:
+def _places(home: Home, place: Path) -> list[Path]:
     """Return a place and its counterpart in the repository's main checkout.
 
-    The counterpart counts only if the main checkout's git directory lists this linked worktree.
+    The counterpart counts only if the place is in a workspace of this home, or if the main
+    checkout's git directory lists this linked worktree.
     """
     top = next((path for path in (place, *place.parents) if os.path.lexists(path / ".git")), place)
+    if top.parent == Path(os.path.realpath(home.worktrees)):
+        return [place, *_counterparts(place, top)]
     try:
         text = read_small(top / ".git").decode()
         gitdir = Path(os.path.realpath(top / text.removeprefix("gitdir:").strip()))
@@ -239,6 +242,16 @@ def _places(place: Path) -> list[Path]:
     if is_linked:
         return [place, common.parent / place.relative_to(top)]
     return [place]
+
+
+def _counterparts(place: Path, workspace: Path) -> list[Path]:
+    """Return the counterpart of a place in a workspace, by the marker beside the workspace."""
+    try:
+        record = json.loads(read_own(workspace.with_name(f"{workspace.name}.json")))
+        common = Path(record["common_dir"])
+    except (*_UNREADABLE, KeyError):
+        return []
+    return [common.parent / place.relative_to(workspace)]
 
 
 def read_records(home: Home) -> dict[str, TrustRecord]:

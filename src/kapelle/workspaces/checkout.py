@@ -19,9 +19,10 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
 from kapelle.home import NoRegularFile, read_own
 from kapelle.workspaces import repository
+from kapelle.workspaces.clone import RepositoryState, examine_repository, write_branch
 from kapelle.workspaces.commit import archive_commit
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.git import Git, GitLocation
+from kapelle.workspaces.git import GitLocation
 from kapelle.workspaces.index import (
     copy_index,
     find_obstacles,
@@ -29,7 +30,7 @@ from kapelle.workspaces.index import (
     make_files_location,
     require_filters,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs
+from kapelle.workspaces.refs import BRANCHES, Refs, find_owner
 from kapelle.workspaces.repository import Checkout, WorkTree, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
@@ -40,11 +41,16 @@ _REGULAR = (b"100644", b"100755")
 _REWRITING = ("rebase-merge/head-name", "rebase-apply/head-name")
 
 
-async def find_checkouts(git: Git, common_dir: Path, toplevel: Path, branch: str) -> list[Checkout]:
-    """Return every work tree of the repository that is on the branch."""
+async def find_checkouts(marker: Marker, branch: str) -> list[Checkout]:
+    """Return every work tree of a workspace's repository that is on the branch."""
+    git = marker.git
+    common_dir = marker.common_dir
     candidates = await asyncio.to_thread(_find_candidates, common_dir, branch)
-    # The main checkout has no entry below .git/worktrees.
-    candidates.add(toplevel)
+    # Neither the main checkout nor workspaces have an entry below .git/worktrees.
+    candidates.add(marker.source)
+    owner = find_owner(branch)
+    if owner is not None:
+        candidates.add(marker.toplevel.with_name(owner))
     if common_dir.name == ".git":
         candidates.add(common_dir.parent)
     checkouts = []
@@ -346,6 +352,7 @@ class Mover:
                 checkout = await self._open_checkout(place, scratch)
                 if must_finish:
                     await checkout.finish(move.old, move.new)
+                    _set_own_branch(place, move)
                     moved_checkout = moved_checkout or toplevel
                 checkout.unlock()
         self._journal.unlink(missing_ok=True)
@@ -366,7 +373,7 @@ class Mover:
     async def _copy_checkouts(self, owner: Marker, ref: str) -> AsyncIterator[BaseCheckout]:
         """Yield the checkouts of a branch with copied indexes, without a lock."""
         branch = ref.removeprefix(BRANCHES)
-        for item in await find_checkouts(owner.git, self._common_dir, owner.source, branch):
+        for item in await find_checkouts(owner, branch):
             with self._shadows.scratch() as scratch:
                 checkout = await self._open_checkout(item, scratch)
                 await checkout.copy()
@@ -384,7 +391,7 @@ class Mover:
         if standing is not None:
             await _make_way(standing, old, new)
         branch = ref.removeprefix(BRANCHES)
-        places = await find_checkouts(owner.git, self._common_dir, owner.source, branch)
+        places = await find_checkouts(owner, branch)
         toplevels = tuple(str(item.toplevel) for item in places)
         move = Move(ref, old, new, toplevels, owner.task_id)
         record = {"common_dir": str(self._common_dir), "move": asdict(move)}
@@ -415,6 +422,7 @@ class Mover:
         for checkout in checkouts:
             try:
                 await checkout.advance(move.old, move.new)
+                _set_own_branch(checkout.tree, move)
             except (GitError, Unavailable) as error:
                 if checkout is checkouts[0]:
                     # No checkout was updated yet, so the branch can go back.
@@ -446,6 +454,15 @@ class Mover:
         lock.unlink(missing_ok=True)
 
 
+def _set_own_branch(checkout: Checkout, move: Move) -> None:
+    """Move the branch in the repository of a workspace, too."""
+    owner = find_owner(move.ref)
+    if owner is None or not checkout.is_workspace:
+        return
+    if examine_repository(checkout, owner) is RepositoryState.OURS:
+        write_branch(checkout.gitdir, owner, move.ref, move.new)
+
+
 def _is_ours(owner: Marker, checkout: BaseCheckout) -> bool:
     """Tell whether a checkout is a worktree that Kapelle made, and not a person's.
 
@@ -459,14 +476,19 @@ async def _make_way(marker: Marker, old: str, new: str) -> None:
     names = await find_obstacles(marker.objects, marker.toplevel, old, new)
     if not names:
         return
-    with marker.staging() as staging:
+    intake = await marker.receive()
+    with marker.staging(intake) as staging:
         await staging.stage(old)
         ignored_names = await staging.find_ignored(names)
         if not ignored_names:
             return
         tree = await staging.include(ignored_names)
+
+        async def stage(_: bool) -> str:
+            return tree
+
         message = f"kapelle: {marker.task_id} with ignored files that were in the way"
-        commit = await marker.objects.commit_unless_held(tree, [old], message)
+        commit = await marker.make_commit(intake, stage, [old], message)
         await archive_commit(marker, "in-the-way", commit, is_new=True)
     marker.require_present()
     for name in ignored_names:

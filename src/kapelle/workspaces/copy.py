@@ -2,22 +2,23 @@
 
 The copy lies beside the worktree under a name of the same length. Every path into the worktree
 inside a file is replaced by the path into the copy, because virtual environments and build
-directories contain their own path, in texts and in binary files. The copy is not a git worktree: it
+directories contain their own path, in texts and in binary files. The copy is no workspace: it
 has a repository of its own that borrows the objects, so the user's repository does not show it.
 """
 
 import asyncio
 import math
 import os
-import re
 import shutil
 import stat
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
+from kapelle.workspaces.clone import read_template, write_repository
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.index import copy_index, make_files_location
 from kapelle.workspaces.locks import WorkspaceGuard
@@ -27,7 +28,6 @@ from kapelle.workspaces.worktree import Marker
 _MAX_BYTES = 2_000_000_000
 # Larger files are data, and copied unchanged.
 _MOST_READ = 50_000_000
-_ELSEWHERE = re.compile(r"\s*\[(remote|branch|url|include|includeif)\b", re.IGNORECASE)
 _NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
 
 
@@ -63,12 +63,15 @@ class WorkspaceCopies(WorkspaceGuard):
         """
         async with self._lock_worktree(owner) as marker:
             marker.require_present()
-            refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
+            template = await read_template(marker.git, marker.common_dir)
+            commit = await marker.tip() or marker.base_commit
             # Read-only tasks always work in a copy, so no size is too large.
             room = math.inf if is_alone else _MAX_BYTES
-            copy = await asyncio.to_thread(_make_copy, marker, refs.stdout, room)
-            if is_alone:
-                await asyncio.to_thread(_forget_remotes, copy)
+            copy = await asyncio.to_thread(_make_copy, marker, room)
+            write = partial(write_repository, copy / ".git", template, owner=owner)
+            with_remotes = partial(write, has_remotes=not is_alone)
+            await asyncio.to_thread(with_remotes, branch=marker.ref, commit=commit)
+            await asyncio.to_thread(copy_index, marker.index, copy / ".git" / "index")
             if base is None:
                 await asyncio.to_thread(_garble, copy, paths)
             else:
@@ -81,8 +84,8 @@ class WorkspaceCopies(WorkspaceGuard):
         await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
 
-def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
-    """Copy the files, replace paths, and create the copy's own repository."""
+def _make_copy(marker: Marker, room: float) -> Path:
+    """Copy the files, and replace paths."""
     source = marker.toplevel
     target = _copy_path(marker.toplevel)
     remove_copy(source)
@@ -98,7 +101,6 @@ def _make_copy(marker: Marker, refs: bytes, room: float) -> Path:
             if room < 0:
                 limit = f"{_MAX_BYTES // 1_000_000_000} GB"
                 raise WorkspaceError(f"The workspace {source} is larger than {limit}.")
-    _make_repository(marker, target / ".git", refs)
     return target
 
 
@@ -123,31 +125,6 @@ def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
         target.write_bytes(source.read_bytes().replace(old, new))
     shutil.copystat(source, target)
     return status.st_size
-
-
-def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
-    """Create a repository that borrows the objects, with the worktree's references and index."""
-    for name in ("objects/info", "objects/pack", "refs/heads", "info"):
-        (target / name).mkdir(parents=True)
-    (target / "objects" / "info" / "alternates").write_bytes(os.fsencode(marker.object_dir) + b"\n")
-    (target / "packed-refs").write_bytes(refs)
-    (target / "HEAD").write_text(f"ref: {marker.ref}\n", encoding="utf-8")
-    copy_index(marker.index, target / "index")
-    for source in (marker.common_dir / "config", marker.common_dir / "shallow"):
-        if source.is_file():
-            shutil.copyfile(source, target / source.name)
-
-
-def _forget_remotes(copy: Path) -> None:
-    """Remove remotes, branches and includes from the copy's configuration."""
-    config = copy / ".git" / "config"
-    lines = list[str]()
-    is_kept = True
-    for line in config.read_text("utf-8", "surrogateescape").splitlines(keepends=True):
-        if line.lstrip().startswith("["):
-            is_kept = not _ELSEWHERE.match(line)
-        lines += [line] if is_kept else []
-    config.write_text("".join(lines), "utf-8", "surrogateescape")
 
 
 def _garble(copy: Path, paths: Sequence[str]) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import read_tip, require_commit
 from kapelle.workspaces.files import format_path
-from kapelle.workspaces.git import Git, GitLocation
+from kapelle.workspaces.git import GitLocation
 from kapelle.workspaces.index import Staging, make_files_location
+from kapelle.workspaces.intake import receive
 from kapelle.workspaces.locks import WorkspaceGuard
 from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
@@ -59,6 +60,7 @@ class WorkspaceDiffs(WorkspaceGuard):
         These are names and messages, and every patch since the base; a merge as its change of the
         first parent.
         """
+        await self._refresh(owner)
         marker = self._markers.require(owner)
         log = ("log", "--no-renames", "--diff-merges=first-parent")
         what = (commit, f"^{marker.base_commit}", "--")
@@ -72,6 +74,7 @@ class WorkspaceDiffs(WorkspaceGuard):
 
     async def list_uncommitted(self, owner: str) -> list[str]:
         """Return the files of the worktree that differ from the owner's branch."""
+        await self._refresh(owner)
         return [*map(format_path, await self._list_uncommitted(self._markers.require(owner)))]
 
     async def _list_uncommitted(self, marker: Marker, *which: str) -> list[bytes]:
@@ -111,29 +114,30 @@ class WorkspaceDiffs(WorkspaceGuard):
 
     async def snapshot(self, directory: Path) -> str:
         """Store the tree of a repository's present files in Kapelle's own object store."""
-        work_tree = await _find_work_tree(self._git, directory)
-        place = self._shadows.objects_in(
-            self._shadows.snapshots(work_tree.object_format), work_tree
-        )
+        work_tree = await self._find_work_tree(directory)
+        ours = self._shadows.snapshots(work_tree.object_format)
+        place = self._shadows.objects_with_intake(ours, work_tree)
         with self._shadows.scratch() as scratch:
             return await _stage_files(place, work_tree, scratch)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
         """Compare a snapshot with the present files of a repository."""
-        work_tree = await _find_work_tree(self._git, directory)
+        work_tree = await self._find_work_tree(directory)
         if not work_tree.is_id(tree):
             raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
         ours = self._shadows.snapshots(work_tree.object_format)
         with self._shadows.scratch() as scratch:
-            place = self._shadows.objects_in(scratch / "objects", work_tree, ours)
+            place = self._shadows.objects_with_intake(scratch / "objects", work_tree, ours)
             return await _diff(place, tree, await _stage_files(place, work_tree, scratch))
 
-
-async def _find_work_tree(git: Git, directory: Path) -> WorkTree:
-    checkout = find_checkout(directory)
-    if checkout is None:
-        raise WorkspaceError(f"{directory} is not in a git repository.")
-    return await read_work_tree(git, checkout)
+    async def _find_work_tree(self, directory: Path) -> WorkTree:
+        checkout = find_checkout(directory)
+        if checkout is None:
+            raise WorkspaceError(f"{directory} is not in a git repository.")
+        work_tree = await read_work_tree(self._git, checkout)
+        if work_tree.is_workspace:
+            await receive(self._shadows, work_tree)
+        return work_tree
 
 
 async def _stage_files(place: GitLocation, work_tree: WorkTree, scratch: Path) -> str:
@@ -144,10 +148,11 @@ async def _stage_files(place: GitLocation, work_tree: WorkTree, scratch: Path) -
 async def _stage_content(marker: Marker, scratch: Path) -> tuple[GitLocation, str]:
     """Return the tree of the worktree's files, or the branch's commit if it is gone."""
     if marker.is_present:
-        place = marker.shadows.objects_in(scratch / "objects", marker)
+        await receive(marker.shadows, marker)
+        place = marker.shadows.objects_with_intake(scratch / "objects", marker)
         try:
-            heads = await marker.heads()
-            tree = await Staging(place, marker, scratch).stage(heads.parent)
+            work_tree = marker.without_foreign(scratch)
+            tree = await Staging(place, work_tree, scratch).stage(await read_tip(marker))
         except WorkspaceError:
             if marker.is_present:
                 raise

@@ -29,8 +29,9 @@ from kapelle.workspaces.entries import find_any_special, find_special
 _TIMEOUT_S = 60.0
 _CONTENT_TIMEOUT_S = 900.0
 _OF_CONTENT = {
-    "checkout-index", "diff-files", "diff-index", "diff-tree", "log", "ls-files", "maintenance",
-    "merge-tree", "prune-packed", "read-tree", "update-index", "write-tree",
+    "checkout-index", "diff-files", "diff-index", "diff-tree", "index-pack", "log", "ls-files",
+    "maintenance", "merge-tree", "pack-objects", "prune-packed", "read-tree", "unpack-objects",
+    "update-index", "write-tree",
 }  # fmt: skip
 MAX_OUTPUT = 256 * 1024 * 1024
 _REMEMBERED = 4096

@@ -64,10 +64,15 @@ class Staging:
         self._place = files.with_settings(f"core.excludesFile={ignore}")
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
-    async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
+    async def stage(
+        self, fallback: str | None, *, flatten: bool = False, use_index: bool = True
+    ) -> str:
         """Return the tree of the present files; rebuild an unusable index from the fallback."""
+        digest = None
         try:
-            digest = await asyncio.to_thread(copy_index, self._work_tree.index, self.index)
+            self.index.unlink(missing_ok=True)
+            if use_index:
+                digest = await asyncio.to_thread(copy_index, self._work_tree.index, self.index)
             if digest is not None:
                 return await self._stage(flatten, digest)
         except (Conflict, GitError):

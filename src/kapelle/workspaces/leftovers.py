@@ -142,7 +142,10 @@ def _put_aside(worktree: Path, tracked_names: list[bytes], since: FileSystemMome
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.replace(source, target)
         emptied_directories.add(str(source.parent))
+    own_git = f"{worktree}{os.sep}.git"
     for place, _, _ in os.walk(worktree, topdown=False):
+        if place == own_git or place.startswith(own_git + os.sep):
+            continue
         # A checkout has no empty directories; the set-up may have made some.
         is_new = place in emptied_directories or os.lstat(place).st_ctime_ns > limit_ns
         if is_new and Path(place) != worktree:

@@ -11,13 +11,16 @@ import os
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.workspaces.checkout import Move, Mover, format_git_command, read_journal
+from kapelle.workspaces.clone import RepositoryState
+from kapelle.workspaces.commit import bring_over, has_moved
 from kapelle.workspaces.git import Git, inherited_locks
-from kapelle.workspaces.refs import find_owner, require_plain_name
+from kapelle.workspaces.linked import adopt_linked
+from kapelle.workspaces.refs import ANCHORS, find_owner, require_plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
@@ -142,7 +145,7 @@ class WorkspaceGuard:
     async def _lock_marker(self, owner: str) -> AsyncIterator[Marker]:
         """Hold an owner's lock to archive its worktree, even if a merge cannot be finished."""
         async with self._lock_owner(owner):
-            marker = self._markers.require(owner)
+            marker = await self._require(owner)
             await self._try_to_settle(marker)
             yield marker
 
@@ -150,20 +153,57 @@ class WorkspaceGuard:
     async def _lock_worktree(self, owner: str) -> AsyncIterator[Marker]:
         """Hold an owner's lock while its worktree exists and no merge into it is unfinished."""
         async with self._lock_owner(owner):
-            marker = self._markers.require(owner)
+            marker = await self._require(owner)
             if marker.removed:
                 raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
             await self._settle(marker)
+            await bring_over(marker)
             yield marker
 
-    async def _try_to_settle(self, marker: Marker | None) -> None:
-        """Finish an interrupted merge if possible; a Conflict is ignored.
+    async def _require(self, owner: str) -> Marker:
+        """Return the marker of an owner, whose lock is held; raises WorkspaceError without one."""
+        self._markers.require(owner)
+        marker = await self._adopt(self._markers.read(owner))
+        assert marker is not None
+        return marker
+
+    async def _adopt(self, marker: Marker | None) -> Marker | None:
+        """Give the linked worktree of an earlier version a repository of its own."""
+        if marker is None or marker.is_workspace or marker.removed:
+            return marker
+        new = await adopt_linked(marker)
+        await new.refs.anchor(ANCHORS + new.task_id, new.base_commit)
+        self._markers.write(new)
+        return new
+
+    async def _refresh_branch(self, branch: str | None) -> None:
+        """Bring over what was committed in the workspace of a branch, if it has one."""
+        owner = find_owner(branch or "")
+        if owner is not None:
+            await self._refresh(owner)
+
+    async def _refresh(self, owner: str) -> None:
+        """Bring over what the agent or a person committed in a workspace."""
+        marker = self._markers.read(owner)
+        if marker is None or not marker.is_present or not has_moved(marker):
+            return
+        async with self._lock_owner(owner):
+            marker = self._markers.read(owner)
+            if marker is not None and marker.is_present:
+                await bring_over(marker)
+
+    async def _try_to_settle(self, marker: Marker | None) -> bool:
+        """Finish an interrupted merge; return False if that is not possible.
 
         Later commits are refused, and a restore repairs the worktree.
         """
-        if marker is not None:
-            with suppress(Conflict):
-                await self._settle(marker)
+        if marker is None:
+            return True
+        try:
+            await self._settle(marker)
+        except Conflict:
+            return False
+        return True
 
     async def _settle(self, marker: Marker) -> None:
         """Finish a merge into this worktree that a crash interrupted.
@@ -191,8 +231,10 @@ class WorkspaceGuard:
             if marker is None or not marker.is_present:
                 yield None
                 return
-            marker.ensure_gitdir()
-            marker.restore_dot_git()
+            marker = await self._require(owner)
+            if await marker.repair() is RepositoryState.FOREIGN:
+                raise marker.make_foreign_error()
+            await bring_over(marker)
             if not await marker.stands_on_branch():
                 # The worktree would not move along with the branch, and its next commit would undo
                 # the merge.

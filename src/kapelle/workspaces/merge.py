@@ -18,7 +18,7 @@ from typing import Literal
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.domain.work_views import MergePreview
 from kapelle.workspaces.checkout import Mover, format_names
-from kapelle.workspaces.commit import commit_worktree, read_tip
+from kapelle.workspaces.commit import commit_worktree, find_work, read_tip
 from kapelle.workspaces.files import format_path, open_inside
 from kapelle.workspaces.git import RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
@@ -72,7 +72,7 @@ async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
     if ref is None:
         commit = None
     else:
-        commit = await marker.refs.read(ref)
+        commit = await marker.refs.read_branch(ref)
     if ref is None or commit is None:
         text = f"{name!r} is not a branch of {marker.source}."
         raise InvalidInput(text, hint="`git branch` lists them.")
@@ -83,7 +83,11 @@ async def _commit_work(marker: Marker, branch: str) -> str:
     """Commit all work and check out the tip of the branch, whatever operation is unfinished."""
     await commit_worktree(marker, f"Work before {branch} was taken in")
     tip = await read_tip(marker)
-    if marker.is_amid_operation() or not await marker.stands_on_branch():
+    if (
+        marker.is_amid_operation()
+        or marker.own_branch() != tip
+        or not await marker.stands_on_branch()
+    ):
         await restore_worktree(marker, f"before-{tip[:12]}", tip)
     return tip
 
@@ -99,6 +103,7 @@ async def _merge_into_worktree(
     tree, conflicts = await merge_trees(objects, tip, theirs)
     new = await objects.commit(tree, [tip, theirs], message)
     # The worktree moves along, so its files hold the conflict markers.
+    await marker.refs.ensure_branch(marker.ref)
     await mover.move(marker, marker.ref, tip, new, standing=marker)
     return [format_path(name) for name in conflicts]
 
@@ -189,7 +194,9 @@ class Merger:
     async def target(self, into: str) -> str:
         """Return the full reference of the branch to merge into."""
         ref = make_branch_ref(into)
-        if into == self.marker.base and (ref is None or await self.marker.refs.read(ref) is None):
+        if into == self.marker.base and (
+            ref is None or await self.marker.refs.read_branch(ref) is None
+        ):
             raise await self._make_base_error()
         ref, _ = await _require_branch(self.marker, into)
         if await self.marker.refs.is_symbolic(ref):
@@ -214,8 +221,8 @@ class Merger:
         marker = self.marker
         objects = self.marker.objects
         name = ref.removeprefix(BRANCHES)
-        old = await marker.refs.read(ref)
-        tip = await marker.tip() or marker.left
+        old = await marker.refs.read_branch(ref)
+        tip = await find_work(marker)
         if old is None or tip is None:
             if old is None:
                 missing = name
@@ -339,7 +346,8 @@ class Merger:
         """Return the hint for a conflict."""
         owner = self.marker.task_id
         top = shlex.quote(str(self.marker.toplevel))
-        by_hand = f"cd {top}; git merge {shlex.quote(into)}, resolve, commit; "
+        source = shlex.quote(str(self.marker.source))
+        by_hand = f"cd {top}; git pull --no-rebase {source} {shlex.quote(into)}, resolve, commit; "
         by_hand += f"then `kapelle merge --force {owner}`."
         if owner.startswith("task_") and into == self.marker.base:
             return f"`kapelle resume {owner} --merge` has its agent resolve it. By hand: {by_hand}"
@@ -386,6 +394,7 @@ class WorkspaceMerges(WorkspaceGuard):
         they can be resolved in the files; while any marker is left, the same paths are returned and
         nothing more is merged. With `as_base`, the merged branch becomes the base of later diffs.
         """
+        await self._refresh_branch(branch)
         async with self._lock_worktree(owner) as marker, self._lock_merging(marker.common_dir):
             mover = self._make_mover(marker)
             await _require_branch(marker, branch)
@@ -402,7 +411,7 @@ class WorkspaceMerges(WorkspaceGuard):
                 text = f"{marker.branch} kept changing while {branch} was being taken in."
                 raise GitError(text)
             if as_base:
-                ends = (await read_tip(marker), f"{await marker.refs.commit_of(branch)}")
+                ends = (await read_tip(marker), theirs)
                 # The common ancestor, not the branch's tip: the branch may have moved since the
                 # merge.
                 base = (await marker.objects.run("merge-base", *ends)).line
@@ -439,6 +448,7 @@ class WorkspaceMerges(WorkspaceGuard):
         the person's git is configured. `verify` is called, without any lock, for files that differ
         from the branch's; if it raises, nothing is merged.
         """
+        await self._refresh(owner)
         marker = self._markers.require(owner)
         if sign:
             signing = await read_signing(marker.git, marker.common_dir)
@@ -446,6 +456,7 @@ class WorkspaceMerges(WorkspaceGuard):
             signing = None
         merger = Merger(marker, message, expected_tip, style, by_person, signing, undone)
         ref = await merger.target(marker.base if into is None else into)
+        await marker.refs.ensure_branch(ref)
         target = ref.removeprefix(BRANCHES)
         began = time.monotonic()
         for number in count():
@@ -477,6 +488,7 @@ class WorkspaceMerges(WorkspaceGuard):
         self, owner: str, into: str | None, undone: PastMerge | None = None
     ) -> MergePreview:
         """Return the result that a merge of the owner's branch would have."""
+        await self._refresh(owner)
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None, undone=undone)
         ref = await merger.target(marker.base if into is None else into)

@@ -74,7 +74,10 @@ class WorkspaceRelocations(WorkspaceGuard):
             # The marker alone is enough for a worktree that was removed.
             if not new_marker.is_present:
                 return False
-            await asyncio.to_thread(_link, new_marker, old, new)
+            workspace = await self._adopt(new_marker)
+            assert workspace is not None
+            await workspace.make_ready()
+            await asyncio.to_thread(_correct_links, workspace, old, new)
             return True
 
 
@@ -82,10 +85,8 @@ def _move_path(path: Path, old: str, new: str) -> Path:
     return Path(relocate_path(str(path), old, new))
 
 
-def _link(marker: Marker, old: str, new: str) -> None:
-    """Link a worktree and its repository to each other, and correct the links in it."""
-    # `git worktree repair` is not used: it trusts what an agent wrote into the worktree.
-    marker.make_ready()
+def _correct_links(marker: Marker, old: str, new: str) -> None:
+    """Correct the links in a worktree that lead into the repository."""
     for path in marker.excluded:
         place = marker.toplevel / path
         with suppress(OSError):

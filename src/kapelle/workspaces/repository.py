@@ -4,6 +4,7 @@ The repository is found by reading files, so that core.worktree cannot redirect 
 """
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -26,23 +27,35 @@ _OURS = (
     "GIT_NO_LAZY_FETCH GIT_SHALLOW_FILE"
 )
 _MAX_IGNORE = 1_000_000
+_MAX_MARKER = 1_000_000
 _HEX = re.compile(r"[0-9a-f]+")
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A work tree with its own git directory and the common one of the repository."""
+    """A work tree with its own git directory and the common one of the repository.
+
+    For a workspace of Kapelle, the common one is that of the user's repository.
+    """
 
     toplevel: Path
     gitdir: Path
     common_dir: Path
 
     @property
+    def is_workspace(self) -> bool:
+        """Tell whether this is a workspace of Kapelle with a repository of its own."""
+        return self.gitdir != self.common_dir and self.gitdir == self.toplevel / ".git"
+
+    @property
     def variables(self) -> dict[str, str]:
         """Return the variables that select this repository.
 
-        Both directories are named, so that a planted commondir file cannot redirect git.
+        Both directories are named, so that a planted commondir file cannot redirect git. For a
+        workspace, this is the user's repository: git never runs in that of an agent.
         """
+        if self.is_workspace:
+            return {"GIT_DIR": str(self.common_dir)}
         variables = {"GIT_DIR": str(self.gitdir)}
         if self.gitdir != self.common_dir:
             variables["GIT_COMMON_DIR"] = str(self.common_dir)
@@ -139,6 +152,9 @@ def _upwards(directory: Path) -> tuple[Path, ...]:
 
 def read_checkout(toplevel: Path) -> Checkout | None:
     """Return the work tree whose top is exactly this directory, or None."""
+    origin = read_origin(toplevel)
+    if origin is not None:
+        return Checkout(toplevel, toplevel / ".git", origin)
     gitdir = read_gitdir(toplevel / ".git")
     if gitdir is None:
         return None
@@ -150,6 +166,28 @@ def read_checkout(toplevel: Path) -> Checkout | None:
     if not (common_dir / "objects").is_dir() or not (gitdir / "HEAD").exists():
         return None
     return Checkout(toplevel, gitdir, common_dir)
+
+
+def read_origin(toplevel: Path) -> Path | None:
+    """Return the git directory of the repository that a workspace was made from.
+
+    The marker beside the workspace names it, where its agent has no business; None for any other
+    directory.
+    """
+    if toplevel.parent.name != "worktrees":
+        return None
+    text = read_small_file(toplevel.with_name(f"{toplevel.name}.json"), _MAX_MARKER)
+    if text is None:
+        return None
+    try:
+        record = json.loads(text)
+        common_dir = Path(record["common_dir"])
+        is_ours = record["gitdir"] == str(toplevel / ".git") and not record["removed"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if is_ours and (common_dir / "objects").is_dir():
+        return common_dir
+    return None
 
 
 def read_gitdir(dot_git: Path) -> Path | None:
@@ -281,6 +319,22 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         settings=(*own, *filters),
         ignore=b"\n".join(ignore_files).decode("utf-8", "surrogateescape"),
     )
+
+
+async def read_configuration(git: Git, common_dir: Path) -> list[tuple[str, str | None]]:
+    """Return the settings of a repository itself, with those of included files.
+
+    A setting without a value is true.
+    """
+    place = GitLocation(
+        git, common_dir, {"GIT_DIR": str(common_dir), **make_configuration_variables()}
+    )
+    output = await place.run("config", "-z", "--local", "--includes", "--list", ok=(0, 1))
+    settings: list[tuple[str, str | None]] = []
+    for record in output.fields:
+        key, separator, value = record.decode("utf-8", "surrogateescape").partition("\n")
+        settings.append((key, value if separator else None))
+    return settings
 
 
 async def read_person(git: Git, common_dir: Path) -> dict[str, str]:

@@ -113,6 +113,13 @@ class Shadows:
             GIT_ALTERNATE_OBJECT_DIRECTORIES=_path_list((tree.object_dir, *more)),
         )
 
+    def objects_with_intake(self, directory: Path, tree: WorkTree, *more: Path) -> Objects:
+        """Return the objects of a repository and of a workspace; new ones are written apart."""
+        intake = intake_path(tree.toplevel)
+        if tree.is_workspace and intake.is_dir():
+            more = (*more, intake)
+        return self.objects_in(directory, tree, *more)
+
     def snapshots(self, object_format: str) -> Path:
         """Return where objects are kept that must not appear in the user's repository."""
         return self._make_shadow(object_format) / "objects"
@@ -152,6 +159,16 @@ class Shadows:
             expire = f"--expire={_SNAPSHOT_AGE_DAYS}.days.ago"
             await GitLocation(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
         await asyncio.to_thread(_remove_older, self._scratch, time.time() - _LEFTOVER_AGE_S)
+
+
+def intake_path(toplevel: Path) -> Path:
+    """Return where the objects are kept that were copied from a workspace's repository."""
+    return toplevel.with_name(f".{toplevel.name}.intake") / "objects"
+
+
+def fresh_path(toplevel: Path) -> Path:
+    """Return where a new repository for a workspace is made before it is moved there."""
+    return toplevel.with_name(f".{toplevel.name}.repository")
 
 
 def _path_list(paths: Sequence[Path]) -> str:

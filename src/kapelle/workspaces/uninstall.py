@@ -4,12 +4,15 @@ import asyncio
 import re
 import shutil
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kapelle.domain.errors import KapelleError
 from kapelle.workspaces.git import Git, GitLocation
-from kapelle.workspaces.refs import BRANCHES, Refs
-from kapelle.workspaces.repository import find_checkout, read_pointer
+from kapelle.workspaces.refs import ANCHORS, BRANCHES, Refs
+from kapelle.workspaces.repository import find_checkout, read_origin, read_pointer
+from kapelle.workspaces.workspaces import Workspaces
 
 _OURS = f"{BRANCHES}kapelle/"
 _KEPT = "refs/kapelle/"
@@ -25,12 +28,15 @@ class RepositoryLeftovers:
     unmerged: dict[str, str] = field(default_factory=dict)
     # Archived content of removed worktrees.
     archived: dict[str, str] = field(default_factory=dict)
-    # The directory below .git/worktrees, by the directory of the worktree.
-    worktrees: dict[str, Path] = field(default_factory=dict)
+    # Base commits of present worktrees.
+    anchors: dict[str, str] = field(default_factory=dict)
+    # The paths to remove, by the directory of the worktree.
+    worktrees: dict[str, list[Path]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.merged or self.unmerged or self.archived or self.worktrees)
+        lists = (self.merged, self.unmerged, self.archived, self.anchors, self.worktrees)
+        return not any(lists)
 
 
 def find_leftovers(repository: str, home: Path, owners: Set[str]) -> RepositoryLeftovers | None:
@@ -41,6 +47,21 @@ def find_leftovers(repository: str, home: Path, owners: Set[str]) -> RepositoryL
 def remove(leftovers: RepositoryLeftovers, home: Path, *, keep_work: bool) -> None:
     """Remove worktrees and references; with `keep_work`, keep what is not merged."""
     asyncio.run(_remove(leftovers, home, keep_work))
+
+
+def bring_over_work(home: Path) -> None:
+    """Bring commits of agents that only their workspaces hold into the repositories."""
+    asyncio.run(_bring_over_work(home))
+
+
+async def _bring_over_work(home: Path) -> None:
+    workspaces = Workspaces(home, "Kapelle", "kapelle@localhost")
+    try:
+        for owner in sorted(await workspaces.traces()):
+            with suppress(KapelleError):
+                await workspaces.tip(owner)
+    finally:
+        workspaces.close()
 
 
 async def _find_leftovers(
@@ -61,7 +82,9 @@ async def _find_leftovers(
             # Another home may use the same repository, and a person one of its branches.
             if owner is None or owner[0] not in owners or ref in in_use:
                 continue
-            if ref.startswith(_KEPT):
+            if ref.startswith(ANCHORS):
+                leftovers.anchors[ref] = commit
+            elif ref.startswith(_KEPT):
                 leftovers.archived[ref] = commit
             elif await _is_merged(refs, commit):
                 leftovers.merged[ref] = commit
@@ -76,10 +99,10 @@ async def _remove(leftovers: RepositoryLeftovers, home: Path, keep_work: bool) -
     checkout = find_checkout(Path(leftovers.repository))
     if checkout is None:
         return
-    for place, administration in leftovers.worktrees.items():
-        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-        await asyncio.to_thread(shutil.rmtree, administration, ignore_errors=True)
-    references = dict(leftovers.merged)
+    for paths in leftovers.worktrees.values():
+        for path in paths:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+    references = leftovers.merged | leftovers.anchors
     if not keep_work:
         references |= leftovers.unmerged | leftovers.archived
     git = _make_git(home)
@@ -94,16 +117,21 @@ def _make_git(home: Path) -> Git:
     return Git("git", home / "git", "Kapelle", "kapelle@localhost")
 
 
-def _find_worktrees(common_dir: Path, home: Path) -> dict[str, Path]:
+def _find_worktrees(common_dir: Path, home: Path) -> dict[str, list[Path]]:
     """Return the worktrees of a repository that are below the home."""
-    worktrees: dict[str, Path] = {}
+    worktrees: dict[str, list[Path]] = {}
+    for marker in sorted((home / "worktrees").glob("*.json")):
+        place = marker.with_suffix("")
+        if place.is_dir() and read_origin(place) == common_dir:
+            worktrees[str(place)] = [place]
+    # Linked worktrees of an earlier version.
     for pointer in sorted((common_dir / "worktrees").glob("*/gitdir")):
         text = read_pointer(pointer)
         if text is None:
             continue
         place = Path(text).parent
         if place.is_relative_to(home):
-            worktrees[str(place)] = pointer.parent
+            worktrees[str(place)] = [place, pointer.parent]
     return worktrees
 
 

@@ -107,19 +107,21 @@ class Workspaces(
 
     async def tip(self, owner: str) -> str:
         """Return the commit of the owner's branch; the base commit without a branch."""
+        await self._refresh(owner)
         return await commits.read_tip(self._markers.require(owner))
 
     async def astray(self, owner: str) -> str | None:
         """Return what the worktree has checked out; None if that is the owner's branch."""
-        marker = self._markers.require(owner)
-        marker.make_ready()
-        head = await marker.own.head_branch()
+        async with self._lock_marker(owner) as marker:
+            await marker.make_ready()
+            head = await marker.own.head_branch()
         if head == marker.branch:
             return None
         return head or "a commit without a branch"
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """Return the commits since the base, newest first; a merged branch counts as one."""
+        await self._refresh(owner)
         marker = self._markers.require(owner)
         tip = await commits.read_tip(marker)
         if tip == marker.base_commit:

@@ -1,7 +1,7 @@
-"""A worktree on the disk: its marker, and its link to the repository.
+"""A workspace on the disk: its marker, and the repository inside.
 
-The marker says that the worktree is complete. An agent may break the link or replace the whole
-directory, so each is checked before it is used.
+The marker says that the workspace is complete. An agent may break the repository or replace the
+whole directory, so each is checked before it is used.
 """
 
 import asyncio
@@ -9,23 +9,36 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 
-from kapelle.domain.errors import WorkspaceError
+from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
+from kapelle.workspaces.clone import (
+    RepositoryState,
+    clear_locks,
+    examine_repository,
+    has_configuration,
+    read_template,
+    repair_repository,
+    write_branch,
+    write_configuration,
+    write_repository,
+)
 from kapelle.workspaces.git import Git, Memory, format_relocation_command
-from kapelle.workspaces.index import Staging
-from kapelle.workspaces.refs import BRANCHES, Refs, require_plain_name
-from kapelle.workspaces.repository import WorkTree, read_gitdir, read_pointer
-from kapelle.workspaces.shadow import Objects, Shadows
+from kapelle.workspaces.index import Staging, install_index, make_files_location
+from kapelle.workspaces.intake import publish, receive
+from kapelle.workspaces.refs import BRANCHES, Refs, WorkspaceRefs, require_plain_name
+from kapelle.workspaces.repository import WorkTree, read_pointer
+from kapelle.workspaces.shadow import Objects, Shadows, fresh_path
 
-_STATES = (
+STATES = (
     *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_AUTOSTASH", "SQUASH_MSG"),
     *("CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "sequencer"),
 )
@@ -69,9 +82,10 @@ def delete_directory(path: Path, inode: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker(WorkTree):
-    """A worktree of Kapelle: the content of its marker file, with the tools to work on it.
+    """A workspace of Kapelle: the content of its marker file, with the tools to work on it.
 
-    The source is the user's work tree that it was made from.
+    The source is the user's work tree that it was made from; the common directory is that of the
+    user's repository, where the branch appears once there is a commit.
     """
 
     task_id: str
@@ -82,6 +96,8 @@ class Marker(WorkTree):
     removed: bool = False
     # The commit of the branch, if the branch was deleted because its base contains the commit.
     left: str | None = None
+    # True if the removed worktree had no branch, because nothing was committed.
+    is_empty: bool = False
     inode: int = 0
     shadows: Shadows = field(compare=False, repr=False)
 
@@ -107,20 +123,97 @@ class Marker(WorkTree):
     def objects(self) -> Objects:
         return self.shadows.objects(self)
 
+    async def receive(self) -> Objects:
+        """Return objects in which everything of the workspace's repository can be read.
+
+        New ones are written there, too. Nothing but `publish` brings them to the user.
+        """
+        if not self.is_intact:
+            return self.objects
+        intake = await receive(self.shadows, self)
+        if intake is None:
+            return self.objects
+        return self.shadows.objects_in(intake, self)
+
     @contextmanager
-    def staging(self) -> Iterator[Staging]:
-        """Give the tool that stages the files of the worktree."""
+    def staging(self, objects: Objects) -> Iterator[Staging]:
+        """Give the tool that stages the files of the worktree, with objects from `receive`."""
         with self.shadows.scratch() as scratch:
-            yield Staging(self.objects, self, scratch)
+            yield Staging(objects, self.without_foreign(scratch), scratch)
+
+    def without_foreign(self, scratch: Path) -> "Marker":
+        """Return the marker; without an index if the repository is not Kapelle's."""
+        if self.is_workspace and not self.is_intact:
+            return replace(self, gitdir=scratch / "none")
+        return self
 
     async def tip(self) -> str | None:
         """Return the commit that the branch holds; None without a branch."""
         return await self.refs.read(self.ref)
 
     async def heads(self) -> "Heads":
-        """Return the tip of the branch and the commit that new work builds on."""
+        """Return the tip of the branch and the commit that new work builds on.
+
+        That commit is in the user's repository afterwards.
+        """
         tip, head = await asyncio.gather(self.tip(), self.own.head_commit())
+        if head is not None and self.is_workspace and not await self._has_commit(head, tip):
+            head = None
         return Heads(tip, head or tip or self.base_commit)
+
+    async def _has_commit(self, head: str, tip: str | None) -> bool:
+        """Bring the commit of HEAD into the user's repository; return whether it is there."""
+        if not self.is_intact:
+            return False
+        return head in {tip, self.base_commit} or await self.publish(head, tip)
+
+    async def publish(self, commit: str, tip: str | None) -> bool:
+        """Bring a commit of the workspace's repository into the user's; False if incomplete."""
+        bases = [self.base_commit]
+        if tip is not None:
+            bases.append(tip)
+        return await publish(self.shadows, self, commit, *bases)
+
+    async def make_commit(
+        self,
+        objects: Objects,
+        stage: Callable[[bool], Awaitable[str]],
+        parents: list[str],
+        message: str,
+    ) -> str:
+        """Commit the tree that `stage` returns in the user's repository, unless its parent has it.
+
+        `stage` is told whether to use the index, which may name objects that are gone.
+        """
+        for use_index in (True, False):
+            tree = await stage(use_index)
+            commit = await objects.commit_unless_held(tree, parents, message)
+            is_there = objects == self.objects or commit in parents
+            if is_there or await self.publish(commit, None):
+                return commit
+        raise GitError(f"{commit} of {self.toplevel} could not be read completely.")
+
+    def own_branch(self) -> str | None:
+        """Return the commit of the branch in the workspace's own repository."""
+        own = self.own
+        if isinstance(own, WorkspaceRefs):
+            return own.read_own(self.ref)
+        return None
+
+    async def move_branch(self, new: str, old: str | None, reason: str) -> None:
+        """Move the branch in the user's repository; raises RefMoved."""
+        try:
+            await self.refs.move(self.ref, new, old, reason)
+        except GitError:
+            if await self.refs.has_branch_in_the_way():
+                raise self.make_name_error() from None
+            raise
+
+    def make_name_error(self) -> WorkspaceError:
+        """Return the error for a branch that leaves no room for those of Kapelle."""
+        text = f"{self.source} has a branch named kapelle, so git allows none like {self.branch}."
+        hint = "Rename it: git branch -m kapelle kapelle-old"
+        return WorkspaceError(text, hint=hint)
 
     async def stands_on_branch(self) -> bool:
         return await self.own.head_branch() == self.branch
@@ -160,63 +253,91 @@ class Marker(WorkTree):
         text = f"The workspace {self.toplevel} is not the directory that Kapelle made"
         raise WorkspaceError(f"{text}: it was removed or replaced.", hint=hint)
 
-    def make_ready(self) -> None:
-        """Repair the worktree for git, whatever its agent left; raises if it was replaced."""
+    @property
+    def is_intact(self) -> bool:
+        """Tell whether the repository inside the workspace is the one that Kapelle made."""
+        return self.is_workspace and self._examine() is RepositoryState.OURS
+
+    def _examine(self) -> RepositoryState:
+        return examine_repository(self, self.task_id)
+
+    async def make_ready(self) -> None:
+        """Repair the workspace for git, whatever its agent left; raises if it was replaced."""
         self.require_present()
-        self.ensure_gitdir()
-        self.restore_dot_git()
+        if await self.repair() is RepositoryState.FOREIGN:
+            raise self.make_foreign_error()
         self.clear_stale_locks()
 
-    def ensure_gitdir(self) -> None:
-        """Restore what an agent removed from the worktree's own git directory."""
-        if not self.object_dir.is_dir():
-            text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
-            if self.common_dir.name == ".git":
-                top = self.common_dir.parent
-            else:
-                top = self.common_dir
-            hint = (
-                f"If it was moved, type at its new place: {format_relocation_command(top)}\n"
-                f"Otherwise save what you need of {self.toplevel} and delete it."
-            )
-            raise WorkspaceError(text, hint=hint)
-        gitdir = self.gitdir
-        # An agent may have replaced it to have git write elsewhere.
-        if gitdir.resolve() != self.common_dir.resolve() / "worktrees" / gitdir.name:
-            text = f"{gitdir} was replaced by a link that leads elsewhere."
-            raise WorkspaceError(text, hint=f"Remove {gitdir}, then try again.")
-        gitdir.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(gitdir / "HEAD"):
-            (gitdir / "HEAD").write_text(f"ref: {self.ref}\n", "utf-8")
-        _put_pointer(gitdir / "commondir", "../..\n")
-        _put_pointer(gitdir / "gitdir", f"{self.toplevel / '.git'}\n")
+    def make_foreign_error(self) -> WorkspaceError:
+        """Return the error for a repository that an agent made in the place of Kapelle's."""
+        text = f"{self.gitdir} was replaced by another repository."
+        return WorkspaceError(text, hint=f"Move {self.gitdir} away, then try again.")
 
-    def restore_dot_git(self) -> bool:
-        """Restore the .git file if needed; return whether it was needed.
+    async def repair(self) -> RepositoryState:
+        """Restore what an agent removed from the workspace's repository; return what was there.
 
-        A directory in its place belongs to the agent and is not touched: that raises
-        WorkspaceError.
+        A repository of the agent in its place is not touched.
         """
-        dot_git = self.toplevel / ".git"
-        # A link or a directory may lead to the right place now and elsewhere later.
-        is_file = dot_git.is_file() and not dot_git.is_symlink()
-        if is_file and read_gitdir(dot_git) == self.gitdir.resolve():
-            return False
-        if is_real_directory(dot_git):
-            text = f"{dot_git} was replaced by another repository."
-            raise WorkspaceError(text, hint=f"Move {dot_git} away, then try again.")
-        _put_pointer(dot_git, f"gitdir: {self.gitdir}\n")
-        return True
+        self.require_origin()
+        state = self._examine()
+        if state is RepositoryState.MISSING:
+            await self._make_repository()
+        elif state is RepositoryState.OURS:
+            await asyncio.to_thread(repair_repository, self, self.ref)
+            if not has_configuration(self):
+                template = await read_template(self.git, self.common_dir)
+                await asyncio.to_thread(write_configuration, self, template)
+        return state
+
+    async def _make_repository(self) -> None:
+        """Make the repository of the workspace anew, as a whole."""
+        commit = await self.tip() or self.left or self.base_commit
+        template = await read_template(self.git, self.common_dir)
+        fresh = fresh_path(self.toplevel)
+        await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
+        write = partial(write_repository, fresh, template, owner=self.task_id, branch=self.ref)
+        await asyncio.to_thread(write, commit=commit)
+        place = make_files_location(self.objects, self, fresh / "index")
+        await place.run("read-tree", commit)
+        self.require_present()
+        if os.path.lexists(self.gitdir):
+            self.gitdir.unlink()
+        fresh.rename(self.gitdir)
+
+    def require_origin(self) -> None:
+        """Raise WorkspaceError if the user's repository is gone."""
+        if self.object_dir.is_dir():
+            return
+        text = f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is."
+        if self.common_dir.name == ".git":
+            top = self.common_dir.parent
+        else:
+            top = self.common_dir
+        hint = (
+            f"If it was moved, type at its new place: {format_relocation_command(top)}\n"
+            f"Otherwise save what you need of {self.toplevel} and delete it."
+        )
+        raise WorkspaceError(text, hint=hint)
 
     def clear_stale_locks(self) -> None:
-        """Remove the locks of a killed git, which only this task's agent can have started."""
-        for name in ("index.lock", "HEAD.lock"):
-            (self.gitdir / name).unlink(missing_ok=True)
+        """Remove the locks of a killed git."""
+        if self.is_intact:
+            clear_locks(self, self.ref)
         (self.common_dir / f"{self.ref}.lock").unlink(missing_ok=True)
+
+    async def set_branch(self, commit: str, index: Path | None = None) -> None:
+        """Set the branch of the workspace's repository; with an index, check it out there."""
+        if not self.is_intact:
+            return
+        if index is not None:
+            install_index(index, self.index)
+        write_branch(self.gitdir, self.task_id, self.ref, commit)
+        if index is not None and not await self.stands_on_branch():
+            await self.own.point_head(self.ref)
 
     def is_amid_operation(self) -> bool:
         """Tell whether the agent left a merge, pick or rebase unfinished."""
-        return any(os.path.lexists(self.gitdir / name) for name in _STATES)
+        return any(os.path.lexists(self.gitdir / name) for name in STATES)
 
     def list_autostashes(self) -> list[str]:
         """Return commits of changes that git stashed for such an operation."""
@@ -229,7 +350,7 @@ class Marker(WorkTree):
 
     def clear_operations(self) -> None:
         """Delete the state of such an operation; archive what it stashed before."""
-        for name in _STATES:
+        for name in STATES:
             if is_real_directory(self.gitdir / name):
                 shutil.rmtree(self.gitdir / name)
             else:
@@ -352,14 +473,3 @@ def write_durably(path: Path, text: str) -> None:
     """Write a file so that a crash leaves either the old or the new one, complete."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.replace(str(path), os.fsencode(text), durable=True)
-
-
-def _put_pointer(path: Path, text: str) -> None:
-    if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
-        return
-    # A fixed name, so that a file left by a crash is not taken for the agent's work.
-    fresh = path.with_name(f"{path.name}.kapelle")
-    fresh.unlink(missing_ok=True)
-    with fresh.open("xb") as stream:  # never through a link planted under this name
-        stream.write(os.fsencode(text))
-    fresh.replace(path)

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from tests.e2e.support.instance import Instance, pauses
+from tests.e2e.support.repositories import git
 
 RESTING = {"completed", "failed", "cancelled", "waiting", "paused"}
 
@@ -178,21 +179,29 @@ def sleeping(kapelle: Instance, seconds: int) -> list[psutil.Process]:
 
 def on_branch(repository: Path, run: Any, path: str) -> str | None:
     """A file's content on the branch of a run, None if it is not there."""
-    name = f"{run['workspace']['branch']}:{path}"
+    name = f"{tip_of(repository, run)}:{path}"
     shown = subprocess.run(
         ["git", "show", name], cwd=repository, capture_output=True, text=True, check=False
     )
     return shown.stdout if shown.returncode == 0 else None
 
 
+def tip_of(repository: Path, work: Any) -> str:
+    """What the branch of a task or run holds: its base, as long as nothing was committed."""
+    branch: str = work["workspace"]["branch"]
+    if git(repository, "branch", "--list", branch):
+        return branch
+    return f"refs/kapelle/base/{branch.removeprefix('kapelle/')}"
+
+
 def files_on_branch(repository: Path, run: Any) -> set[str]:
-    names = ["git", "ls-tree", "-r", "--name-only", run["workspace"]["branch"]]
+    names = ["git", "ls-tree", "-r", "--name-only", tip_of(repository, run)]
     shown = subprocess.run(names, cwd=repository, capture_output=True, text=True, check=True)
     return set(shown.stdout.split())
 
 
 def subjects(repository: Path, run: Any) -> list[str]:
     """The subjects of the commits that the run's branch has and main has not, newest first."""
-    argv = ["git", "log", "--format=%s", f"main..{run['workspace']['branch']}"]
+    argv = ["git", "log", "--format=%s", f"main..{tip_of(repository, run)}"]
     shown = subprocess.run(argv, cwd=repository, capture_output=True, text=True, check=True)
     return shown.stdout.splitlines()

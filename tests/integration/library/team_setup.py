@@ -45,8 +45,9 @@ class TeamSetup:
         )
 
     def worktrees(self) -> list[str]:
-        lines = git(self.repo, "worktree", "list", "--porcelain").splitlines()
-        return [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")]
+        assert len(git(self.repo, "worktree", "list").splitlines()) == 1
+        places = (self.home / "worktrees").glob("*/.git")
+        return [str(self.repo), *sorted(str(place.parent) for place in places)]
 
     def processes(self) -> list[str]:
         """The command lines of all living processes that agents and checks started here."""

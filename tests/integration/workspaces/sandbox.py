@@ -66,6 +66,17 @@ class Sandbox:
     def commit_of(self, revision: str, top: Path | None = None) -> str:
         return self.git("rev-parse", "--verify", revision, cwd=top)
 
+    def tip(self, owner: str) -> str:
+        """What an owner's branch holds; its base commit as long as nothing was committed."""
+        ref = f"refs/heads/kapelle/{owner}"
+        if not self.refs(ref):
+            ref = f"refs/kapelle/base/{owner}"
+        return self.commit_of(ref)
+
+    def gitdir(self, owner: str = "task_1") -> Path:
+        """The repository inside a workspace."""
+        return self.home / "worktrees" / owner / ".git"
+
     def is_merged(self, owner: str, into: str) -> bool:
         """Whether all that an owner's branch holds is in another branch."""
         lacking = self.git("rev-list", f"kapelle/{owner}", f"^refs/heads/{into}", "--")

@@ -94,9 +94,11 @@ async def test_killed_while_creating(box: Sandbox) -> None:
         assert (path / "many/f39").exists()
         assert box.git("symbolic-ref", "--short", "HEAD", cwd=path) == workspace.branch
         assert await survivor.commit(cut, "nothing") is None
-    listed = box.git("worktree", "list", "--porcelain")
-    assert listed.count("worktree ") == 1 + len(await box.workspaces.traces())
-    assert "prunable" not in listed
+    traces = await box.workspaces.traces()
+    entries = {entry.name for entry in (box.home / "worktrees").iterdir()}
+    assert entries == traces | {f"{name}.json" for name in traces}
+    assert box.refs("refs/kapelle/") == [f"refs/kapelle/base/{name}" for name in sorted(traces)]
+    assert box.refs("refs/heads/") == ["refs/heads/main"]
 
 
 async def test_killed_while_merging(box: Sandbox) -> None:
@@ -125,7 +127,8 @@ async def test_killed_while_merging(box: Sandbox) -> None:
     ("when", "step"),
     [
         ("before", "update-ref"),
-        ("before", "worktree add"),
+        ("before", "for-each-ref"),
+        ("after", "for-each-ref"),
         ("before", "read-tree"),
         ("after", "read-tree"),
     ],
@@ -135,8 +138,8 @@ async def test_killed_at_each_step_of_create(box: Sandbox, step: str, when: str)
     await kill_at(_CREATE, box, "1", step, when)
     workspace = await box.workspaces.create("task_1x0", box.repo, None, ["copied"])
     assert box.status(Path(workspace.path)) == "?? copied/"
-    assert len(box.git("worktree", "list").splitlines()) == 2
-    assert len(list((box.repo / ".git/worktrees").iterdir())) == 1
+    assert await box.workspaces.traces() == {"task_1x0"}
+    assert box.refs("refs/kapelle/") == ["refs/kapelle/base/task_1x0"]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,9 @@ async def test_many_at_once_in_one_repository(box: Sandbox) -> None:
     for workspace, path in made:
         assert box.git("symbolic-ref", "--short", "HEAD", cwd=path) == workspace.branch
         assert (path / "a.txt").read_text() == "one\n"
-    assert len(box.git("worktree", "list").splitlines()) == 13
+        box.write("new.txt", "n", path)
+        await box.workspaces.commit(workspace.branch.removeprefix("kapelle/"), "work")
+    assert len(box.git("worktree", "list").splitlines()) == 1
     assert len(box.refs("refs/heads/kapelle/")) == 12
 
 

@@ -76,7 +76,7 @@ async def test_the_history_of_a_commit_tells_what_was_taken_back_and_what_merges
 
 async def test_a_diff_does_not_disturb_the_agent(box: Sandbox) -> None:
     _, path = await box.create()
-    gitdir = box.repo / ".git/worktrees/task_1"
+    gitdir = box.gitdir()
     box.write("staged.txt", "s", path)
     box.git("add", "staged.txt", cwd=path)
     box.write("new.txt", "n", path)

@@ -191,8 +191,11 @@ def plant(canaries: Canaries) -> None:
 def plant_in_worktree(canaries: Canaries, path: Path) -> None:
     """What an agent could add in its own worktree: its configuration, attributes, nested ones."""
     box = canaries.box
-    gitdir = next((box.repo / ".git/worktrees").glob(f"{path.name}*"))
+    gitdir = path / ".git"
+    with (gitdir / "config").open("a") as stream:
+        stream.write(settings(canaries, "own") + "[extensions]\n    worktreeConfig = true\n")
     box.write("config.worktree", settings(canaries, "worktree"), gitdir)
+    box.write("info/attributes", ATTRIBUTES, gitdir)
     plant_hooks(canaries, gitdir / "hooks", "gitdir")
     box.write(".gitattributes", ATTRIBUTES, path)
     box.write(

@@ -144,7 +144,7 @@ def test_no_name_becomes_an_option(box: Sandbox) -> None:
     box.write("new.txt", "n", path)
     asyncio.run(try_everything(workspaces, box, "main"))
     usual = set().union(*map(options_of, recorder.take()))
-    assert {"--verify", "--end-of-options", "--no-checkout"} <= usual
+    assert {"--verify", "--end-of-options", "--reset", "--stdin"} <= usual
     seen = 0
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

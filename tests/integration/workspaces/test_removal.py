@@ -22,7 +22,7 @@ async def test_an_archive_holds_what_was_not_committed(box: Sandbox) -> None:
     assert box.show(f"{commit}:a.txt") == "dirty"
     assert "new.txt" in box.files_of(commit or "")
     assert box.status(path) == status
-    assert box.commit_of("kapelle/task_1") == box.commit_of("main")
+    assert box.refs("refs/heads/") == ["refs/heads/main"]
 
 
 async def test_an_archive_never_replaces_another(box: Sandbox) -> None:
@@ -68,7 +68,7 @@ async def test_reset_puts_everything_back_and_keeps_it(box: Sandbox) -> None:
     box.git("init", "-q", str(path / "nested"))
     box.write("nested/x.txt", "x", path)
     again = await box.workspaces.reset("task_1", "attempt-1")
-    assert again.base_commit == workspace.base_commit == box.commit_of("kapelle/task_1")
+    assert again.base_commit == workspace.base_commit == box.tip("task_1")
     assert box.status(path) == ""
     assert box.git("symbolic-ref", "--short", "HEAD", cwd=path) == "kapelle/task_1"
     assert not (path / "nested").exists()
@@ -99,10 +99,12 @@ async def test_reset_ends_an_unfinished_merge(box: Sandbox) -> None:
     box.save("theirs", path)
     box.write("a.txt", "ours\n")
     box.save("ours")
-    box.git("merge", "main", cwd=path, check=False)
+    box.git("merge", box.commit_of("main"), cwd=path, check=False)
+    assert "unmerged paths" in box.git("status", cwd=path)
     await box.workspaces.reset("task_1", "one")
     assert box.status(path) == ""
-    assert "merging" not in box.git("status", cwd=path)
+    assert "unmerged paths" not in box.git("status", cwd=path)
+    assert not (path / ".git/MERGE_HEAD").exists()
 
 
 async def test_remove_keeps_branch_and_content(box: Sandbox) -> None:
@@ -111,31 +113,31 @@ async def test_remove_keeps_branch_and_content(box: Sandbox) -> None:
     commit = await box.workspaces.commit("task_1", "work")
     box.write("late.txt", "l", path)
     await box.workspaces.remove("task_1")
-    assert not path.exists()
-    assert len(box.git("worktree", "list").splitlines()) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["task_1.json"]
     assert box.commit_of("kapelle/task_1") == commit
     assert "late.txt" in box.files_of("refs/kapelle/archive/task_1/final")
     await box.workspaces.remove("task_1")
 
 
-@pytest.mark.parametrize("damage", ["no_git_file", "no_gitdir", "no_directory", "misled"])
+@pytest.mark.parametrize("damage", ["no_repository", "no_objects", "no_directory", "misled"])
 async def test_remove_copes_with_damage(box: Sandbox, damage: str) -> None:
     _, path = await box.create()
-    gitdir = box.repo / ".git/worktrees/task_1"
+    gitdir = path / ".git"
     victim = box.root / "victim"
     box.git("worktree", "add", "-q", "--detach", str(victim))
     box.write("new.txt", "n", path)
-    if damage == "no_git_file":
-        (path / ".git").unlink()
-    elif damage == "no_gitdir":
+    if damage == "no_repository":
         shutil.rmtree(gitdir)
+    elif damage == "no_objects":
+        shutil.rmtree(gitdir / "objects")
     elif damage == "no_directory":
         shutil.rmtree(path)
     else:
-        (gitdir / "gitdir").write_text(f"{victim}/.git\n")
+        shutil.rmtree(gitdir)
+        gitdir.write_bytes((victim / ".git").read_bytes())
     await box.workspaces.remove("task_1")
     assert not path.exists()
-    assert not gitdir.exists()
+    assert len(box.git("worktree", "list").splitlines()) == 2
     assert (victim / "a.txt").exists()
     if damage != "no_directory":
         assert "new.txt" in box.files_of("refs/kapelle/archive/task_1/final")
@@ -192,9 +194,10 @@ async def test_discarding_leaves_nothing_but_refs(box: Sandbox) -> None:
         await box.workspaces.discard(task_id)
     assert not ready.exists()
     assert not half.exists()
-    assert box.refs("refs/kapelle/") == ["refs/kapelle/archive/task_ready/final"]
+    kept = ["refs/kapelle/archive/task_ready/final", "refs/kapelle/base/task_known"]
+    assert box.refs("refs/kapelle/") == kept
     assert await box.workspaces.traces() == {"task_known"}
-    assert len(box.git("worktree", "list").splitlines()) == 2
+    assert {entry.name for entry in ready.parent.iterdir()} == {"task_known", "task_known.json"}
 
 
 async def test_a_damaged_marker_hides_no_other_worktree(box: Sandbox) -> None:
@@ -214,7 +217,7 @@ async def test_removing_what_was_only_half_made_clears_it(box: Sandbox) -> None:
     await box.workspaces.remove("task_half")
     assert not half.exists()
     assert await box.workspaces.traces() == set()
-    assert len(box.git("worktree", "list").splitlines()) == 1
+    assert list(half.parent.iterdir()) == []
 
 
 async def test_a_worktree_whose_repository_is_gone_is_left_as_it_is(box: Sandbox) -> None:

@@ -97,7 +97,6 @@ async def test_removing_a_replaced_worktree_only_unregisters_it(box: Sandbox, ho
     await box.workspaces.remove("task_1")
     assert picture(victim) == before
     assert os.path.lexists(path)
-    assert len(box.git("worktree", "list").splitlines()) == 1
     assert box.commit_of("kapelle/task_1") == commit
     with pytest.raises(WorkspaceError, match="not made by Kapelle"):
         await box.create()
@@ -125,11 +124,11 @@ async def test_a_removed_directory_is_made_anew_with_what_was_committed(box: San
     assert box.status(path) == ""
     shutil.rmtree(path)
     await box.workspaces.remove("task_1")
-    assert len(box.git("worktree", "list").splitlines()) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["task_1.json"]
 
 
-@pytest.mark.parametrize("kind", ["link_to_directory", "link_to_file", "link_to_own"])
-async def test_a_link_in_place_of_the_git_file_is_not_followed(box: Sandbox, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["link_to_directory", "link_to_file", "link_to_user"])
+async def test_a_link_in_place_of_the_repository_is_not_followed(box: Sandbox, kind: str) -> None:
     _, path = await box.create()
     other = box.root / "other"
     box.git("init", "-q", str(other))
@@ -137,16 +136,16 @@ async def test_a_link_in_place_of_the_git_file_is_not_followed(box: Sandbox, kin
     targets = {
         "link_to_directory": other / ".git",
         "link_to_file": other / "pointer",
-        "link_to_own": box.repo / ".git/worktrees/task_1",
+        "link_to_user": box.repo / ".git",
     }
     before = picture(other)
-    (path / ".git").unlink()
+    shutil.rmtree(path / ".git")
     (path / ".git").symlink_to(targets[kind])
     box.write("new.txt", "n", path)
-    with pytest.raises(WorkspaceError, match=r"\.git file .* was restored"):
+    with pytest.raises(WorkspaceError, match=r"\.git was removed .* made anew"):
         await box.workspaces.commit("task_1", "work")
     assert not (path / ".git").is_symlink()
-    (path / ".git").unlink()
+    shutil.rmtree(path / ".git")
     (path / ".git").symlink_to(targets[kind])
     await box.workspaces.remove("task_1")
     assert picture(other) == before
@@ -159,26 +158,34 @@ async def test_a_link_planted_under_the_name_of_our_own_file_is_not_written_thro
 ) -> None:
     _, path = await box.create()
     precious = box.write("precious.txt", "precious", box.root)
-    (path / ".git").unlink()
-    (path / ".git.kapelle").symlink_to(precious)
+    git = path / ".git"
+    (git / "HEAD").unlink()
+    (git / "objects/info/alternates").unlink()
+    for name in ("HEAD", "kapelle", "index", "objects/info/alternates"):
+        (git / f"{name}.kapelle").symlink_to(precious)
+    box.write("new.txt", "n", path)
+    assert await box.workspaces.commit("task_1", "work")
     await box.workspaces.reset("task_1", "one")
     assert precious.read_text() == "precious"
-    assert (path / ".git").is_file()
+    assert box.status(path) == ""
 
 
-async def test_a_git_directory_of_the_worktree_that_leads_elsewhere_is_refused(
-    box: Sandbox,
+@pytest.mark.parametrize("name", ["objects", "refs", "refs/heads", "refs/heads/kapelle", "info"])
+async def test_a_part_of_the_repository_that_leads_elsewhere_is_not_followed(
+    box: Sandbox, name: str
 ) -> None:
-    await box.create()
+    _, path = await box.create()
     victim = box.write("victim/p.txt", "precious", box.root).parent
-    admin = box.repo / ".git/worktrees/task_1"
-    shutil.rmtree(admin)
-    admin.symlink_to(victim)
+    shutil.rmtree(path / ".git" / name)
+    (path / ".git" / name).symlink_to(victim)
     before = picture(victim)
-    for act in (REFUSED["commit"], REFUSED["reset"], lambda box: box.workspaces.remove("task_1")):
-        with pytest.raises(WorkspaceError, match="leads elsewhere"):
-            await act(box)
+    box.write("new.txt", "n", path)
+    assert await box.workspaces.commit("task_1", "work") == box.commit_of("kapelle/task_1")
+    await box.workspaces.reset("task_1", "one")
+    box.write("new.txt", "n", path)
+    await box.workspaces.remove("task_1")
     assert picture(victim) == before
+    assert not path.exists()
 
 
 async def test_the_path_in_a_marker_cannot_lead_elsewhere(box: Sandbox) -> None:

@@ -1,6 +1,7 @@
 """Tasks merged into the branch of a run, which is checked out in the run's own worktree."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,15 +93,15 @@ async def test_a_dirty_worktree_of_the_run_is_left_alone(box: Sandbox, dirt: str
     if dirt == "untracked":
         box.write("new.txt", "precious", path)
     elif dirt == "merging":
-        box.write("MERGE_HEAD", main + "\n", box.repo / ".git/worktrees/run_1")
-    lock = box.repo / ".git/worktrees/run_1/index.lock"
+        box.write("MERGE_HEAD", main + "\n", box.gitdir("run_1"))
+    lock = box.gitdir("run_1") / "index.lock"
     before = box.status(path)
     if dirt == "locked":
         lock.write_text("of a running git")
     with pytest.raises(Conflict, match=str(path)) as refused:
         await box.workspaces.merge("task_1", RUN, "m")
     assert refused.value.hint
-    assert box.commit_of(RUN) == main
+    assert box.tip("run_1") == main
     assert lock.exists() is (dirt == "locked")
     assert not list((box.home / "merges").glob("*.json"))
     if dirt != "locked":
@@ -137,16 +138,16 @@ async def test_a_conflict_changes_nothing(box: Sandbox) -> None:
     await task(box, "task_1", "a.txt", "first\n")
     await task(box, "task_2", "a.txt", "second\n")
     await box.workspaces.merge("task_1", RUN, "m")
-    held = box.commit_of(RUN)
+    held = box.tip("run_1")
     with pytest.raises(MergeConflict, match=r"a\.txt") as refused:
         await box.workspaces.merge("task_2", RUN, "m")
     assert refused.value.hint
-    assert box.commit_of(RUN) == held
+    assert box.tip("run_1") == held
     assert (path / "a.txt").read_text() == "first\n"
     assert_whole(box, path)
 
 
-@pytest.mark.parametrize("away", ["detached", "switched", "rebasing", "no_git_file", "replaced"])
+@pytest.mark.parametrize("away", ["detached", "switched", "rebasing", "no_repository", "replaced"])
 async def test_a_run_that_stands_elsewhere_never_undoes_a_merge(box: Sandbox, away: str) -> None:
     path, main = await run(box), box.commit_of("main")
     await task(box)
@@ -155,19 +156,19 @@ async def test_a_run_that_stands_elsewhere_never_undoes_a_merge(box: Sandbox, aw
     elif away == "switched":
         box.git("switch", "-q", "-c", "elsewhere", cwd=path)
     elif away == "rebasing":
-        gitdir = box.repo / ".git/worktrees/run_1"
+        gitdir = box.gitdir("run_1")
         box.write("rebase-merge/head-name", f"refs/heads/{RUN}\n", gitdir)
     else:
-        (path / ".git").unlink()
+        shutil.rmtree(path / ".git")
     if away == "replaced":
         box.git("init", "-q", str(path))
-    if away == "no_git_file":
+    if away == "no_repository":
         await box.workspaces.merge("task_1", RUN, "m")
     else:
         with pytest.raises(Exception, match="run_1") as refused:
             await box.workspaces.merge("task_1", RUN, "m")
         assert getattr(refused.value, "hint", None)
-        assert box.commit_of(RUN) == main
+        assert box.tip("run_1") == main
     if away != "replaced":
         await box.workspaces.commit("run_1", "nothing")
         await box.workspaces.restore("run_1", await box.workspaces.tip("run_1"), "again")
@@ -191,16 +192,18 @@ async def test_a_run_that_stands_elsewhere_never_undoes_a_merge(box: Sandbox, aw
 async def test_killed_amid_a_merge_into_the_run(
     box: Sandbox, when: str, step: str, merged: bool, first: str
 ) -> None:
-    path, main = await run(box), box.commit_of("main")
+    path = await run(box)
+    box.write("own.txt", "o", path)
+    main = await box.workspaces.commit("run_1", "own")
     commit = await task(box)
     await kill_at(MERGE, box, "task_1", step, when)
-    tip = box.commit_of(RUN)
+    tip = box.tip("run_1")
     assert (tip != main) is merged
     again = survivor(box)
     if first == "finish_merges":
         assert await again.finish_merges() == ["task_1"]
     elif first == "commit":
-        assert await again.commit("run_1", "nothing") == (tip if merged else None)
+        assert await again.commit("run_1", "nothing") == tip
     elif first == "create":
         await again.create("run_1", box.repo, None)
     elif first == "restore":
@@ -210,7 +213,7 @@ async def test_killed_amid_a_merge_into_the_run(
     assert_whole(box, path)
     assert box.refs("refs/kapelle/archive/run_1") == []
     if first != "merge":
-        assert box.commit_of(RUN) == tip
+        assert box.tip("run_1") == tip
     await again.merge("task_1", RUN, "m", expected_tip=commit)
     assert (path / "new.txt").read_text() == "n"
     assert_whole(box, path)
@@ -223,7 +226,7 @@ async def test_edits_since_the_kill_bar_commits_but_not_a_restore(box: Sandbox) 
     box.write("a.txt", "edited since\n", path)
     with pytest.raises(Conflict, match="changed since"):
         await survivor(box).commit("run_1", "work")
-    tip = box.commit_of(RUN)
+    tip = box.tip("run_1")
     await survivor(box).create("run_1", box.repo, None)
     await survivor(box).restore("run_1", tip, "again")
     assert (path / "a.txt").read_text() == "merged\n"
@@ -285,7 +288,9 @@ async def test_merged_removed_and_made_again_from_the_branch_of_a_run(box: Sandb
 
 
 async def test_made_again_although_the_branch_of_the_run_is_gone(box: Sandbox) -> None:
-    await run(box)
+    path = await run(box)
+    box.write("own.txt", "o", path)
+    await box.workspaces.commit("run_1", "own")
     commit = await task(box)
     await box.workspaces.remove("task_1")
     await box.workspaces.remove("run_1")
@@ -310,7 +315,7 @@ async def test_a_task_made_from_inside_the_worktree_of_a_run(box: Sandbox) -> No
     box.write("own.txt", "committed by the run", path)
     await box.workspaces.commit("run_1", "own")
     workspace = await box.workspaces.create("task_1", path, None)
-    assert (workspace.base, workspace.base_commit) == (RUN, box.commit_of(RUN))
+    assert (workspace.base, workspace.base_commit) == (RUN, box.tip("run_1"))
     box.write("new.txt", "n", Path(workspace.path))
     await box.workspaces.commit("task_1", "work")
     merge = await box.workspaces.merge("task_1", None, "m")

@@ -162,7 +162,7 @@ async def test_whatever_the_agent_was_amid(box: Sandbox, amid: str) -> None:
     box.write("a.txt", "ours\n", path)
     ours = box.save("ours", path)
     if amid in ("merge", "rebase"):
-        box.git(amid, "kapelle/run_1", cwd=path, check=False)
+        box.git(amid, box.commit_of("kapelle/run_1"), cwd=path, check=False)
         box.write("a.txt", "resolved by hand\n", path)
     elif amid == "detached":
         box.git("switch", "-q", "--detach", "HEAD^", cwd=path)
@@ -203,12 +203,12 @@ async def test_a_copied_file_in_the_way_is_refused_and_stays(box: Sandbox) -> No
     path = box.home / "worktrees/task_1"
     box.write(".env", "theirs", run)
     await box.workspaces.commit("run_1", "theirs")
-    tip = box.commit_of("kapelle/task_1")
+    tip = box.tip("task_1")
     with pytest.raises(Conflict, match="overwrite") as refused:
         await box.workspaces.take_in("task_1", "kapelle/run_1", "Take in")
     assert refused.value.hint
     assert (path / ".env").read_text() == "SECRET=1"
-    assert box.commit_of("kapelle/task_1") == tip
+    assert box.tip("task_1") == tip
 
 
 @pytest.mark.parametrize("branch", ["missing", "", "-x", "HEAD", "main~0", "a b", "\udcff", "x\0"])
@@ -225,12 +225,14 @@ async def test_histories_without_a_common_beginning_are_refused(box: Sandbox) ->
     tree = box.commit_of("main^{tree}")
     alien = box.git("commit-tree", "-m", "alien", tree)
     box.git("branch", "alien", alien)
-    tip = box.commit_of("kapelle/task_1")
+    tip = box.tip("task_1")
     with pytest.raises(GitError, match="unrelated"):
         await box.workspaces.take_in("task_1", "alien", "Take in")
-    assert box.commit_of("kapelle/task_1") == tip
+    assert box.tip("task_1") == tip
     # Somebody may have merged such a one by hand.
-    box.git("merge", "-q", "-s", "ours", "--allow-unrelated-histories", "alien", cwd=path)
+    box.git(
+        "merge", "-q", "-s", "ours", "--allow-unrelated-histories", box.commit_of("alien"), cwd=path
+    )
     assert await box.workspaces.take_in("task_1", "kapelle/run_1", "Take in") == []
 
 
@@ -288,7 +290,7 @@ async def test_after_a_kill_any_other_operation_finds_it_whole(box: Sandbox) -> 
     await kill_at(TAKE_IN, box, "kapelle/run_1", "read-tree -m -u", "before")
     assert (path / "a.txt").read_text() == "ours\n"  # the branch moved, the files did not
     survivor = Workspaces(box.home, "K", "k@localhost")
-    tip = box.commit_of("kapelle/task_1")
+    tip = box.tip("task_1")
     assert await survivor.commit("task_1", "nothing") == tip
     assert await survivor.find_conflicted("task_1", ["a.txt"]) == ["a.txt"]
     _assert_taken_once(box, path)
