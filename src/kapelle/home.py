@@ -53,6 +53,10 @@ class Home:
     worktrees = _Inside("worktrees")
     # What is known of the containers of worktrees.
     containers = _Inside("containers")
+    # The directory that stands at /tmp for the confined processes of a task or run.
+    scratch = _Inside("scratch")
+    # What confined processes change in shared directories, by workspace.
+    shares = _Inside("shares")
     runner = _Inside("runner")
     git = _Inside("git")
     secrets = _Inside("secrets")
@@ -117,7 +121,8 @@ class Home:
         """Make the directories, readable by their owner only."""
         for directory in (
             self.root, self.backups, self.attempts, self.runs, self.checks, self.processes,
-            self.worktrees, self.runner, self.git, self.secrets, self.said,
+            self.worktrees, self.scratch, self.shares, self.runner, self.git, self.secrets,
+            self.said,
         ):  # fmt: skip
             _make_private(directory)
         if self.socket.parent != self.root:

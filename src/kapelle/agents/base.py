@@ -68,6 +68,21 @@ class Access:
     needed: bool = True  # the agent cannot work without a credential
 
 
+@dataclass(frozen=True)
+class AgentFiles:
+    """Files in a person's home directory that belong to the program of an agent.
+
+    A confined agent can write them, except those that its program executes or obeys: otherwise it
+    could plant a command for the next session of the person.
+    """
+
+    # Directories and files with sessions, caches and logins.
+    state: tuple[str, ...] = ()
+    # Settings and commands; a path that ends in a slash is a directory. Those that are missing are
+    # created empty, so that no agent can create them.
+    pinned: tuple[str, ...] = ()
+
+
 class AgentAdapter(ABC):
     """The adapter of one agent: its command line, and the meaning of its output and its end.
 
@@ -90,6 +105,10 @@ class AgentAdapter(ABC):
     # The directory of the program's sessions and login: the variables that may name it, and at
     # last its default, relative to the home directory.
     home: tuple[str, ...] = ("",)
+    # Further directories that the program writes, relative to the person's home directory.
+    state: tuple[str, ...] = ()
+    # Paths in `home` that the program executes or obeys, such as its settings; see AgentFiles.
+    pinned: tuple[str, ...] = ()
     # Patterns of the messages, outside of its events, with which the program fails to start.
     last_words: tuple[tuple[str, FailureClass], ...] = ()
     # The failure class of an exit code, if the output does not explain the end.
@@ -286,6 +305,14 @@ class AgentAdapter(ABC):
             if variables.get(name):
                 return os.path.expanduser(variables[name])
         return os.path.expanduser(os.path.join(variables.get("HOME") or "~", directory))
+
+    def files_in(self, *environments: Mapping[str, str]) -> AgentFiles:
+        """Return the files of the program for these environments."""
+        home = self.home_in(*environments)
+        state = list(self.state)
+        if self.home[-1]:
+            state.insert(0, home)
+        return AgentFiles(tuple(state), tuple(f"{home}/{path}" for path in self.pinned))
 
     def require_model(self, request: AgentRequest) -> str:
         """Return the model of the request; raise AgentMisconfigured if it names none."""

@@ -92,13 +92,16 @@ class AgentRequest:
     def message_hooks(self) -> dict[str, Any]:
         """Return the hooks that deliver messages of people, after each tool and before the end.
 
-        There is no folder until there is a message, so the hooks cost next to nothing.
+        Without a message the folder is empty or missing, so the hooks cost next to nothing.
         """
         if self.messages is None or self.interactive:
             return {}
         folder = shlex.quote(str(self.messages))
         read = f"{_HOOK} {folder} {self.message_key}"
-        command = {"type": "command", "command": f"test ! -d {folder} || {read}"}
+        command = {
+            "type": "command",
+            "command": f'test -z "$(ls -A {folder} 2>/dev/null)" || {read}',
+        }
         return {event: [{"hooks": [command]}] for event in ("PostToolUse", "Stop")}
 
     @property

@@ -53,6 +53,7 @@ class Launch:
     redact: tuple[bytes, ...] = ()
     label: str = ""
     terminal: tuple[int, int] | None = None  # rows and columns, if it gets a terminal
+    confinement: request.Confinement | None = None
     secret: bytes = field(default_factory=make_secret, repr=False)
 
 
@@ -186,6 +187,7 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
         "leaf": None if leaf is None else str(leaf),
         "secret": launch.secret,
         "terminal": launch.terminal,
+        "confinement": None if launch.confinement is None else vars(launch.confinement),
     }
     return request.encode(fields, launch.stdin)
 

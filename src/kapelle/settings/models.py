@@ -113,6 +113,9 @@ class WorkspaceSettings(SettingsSection):
     """Untracked files or directories copied into a new worktree."""
     link: list[Text] = []
     """Untracked files or directories linked into a new worktree."""
+    share: list[Text] | None = None
+    """Ignored directories of the checkout that confined processes see, each with changes of its
+    own; default without a setup command: .venv, venv, node_modules, vendor and target."""
     checkout_paths: Literal["replace", "keep"] = "replace"
     """Paths from a worktree into your checkout: replace them by its own, or keep them."""
     setup: Text | None = None
@@ -120,6 +123,21 @@ class WorkspaceSettings(SettingsSection):
     setup_timeout_s: Seconds = 600
     """Maximum seconds of the setup command."""
     docker: DockerSettings = DockerSettings()
+
+
+class ConfineSettings(SettingsSection):
+    level: Literal["auto", "namespaces", "bubblewrap", "landlock", "off"] = "off"
+    """Confinement of agents, checks and set-up commands; auto: the strongest that works here."""
+    network: Literal["open", "off"] = "open"
+    """Network of confined processes; off leaves the loopback device of their own."""
+    write: list[Text] = []
+    """Additional paths that confined processes may write."""
+    read: list[Text] = []
+    """Paths that are hidden by default, but that confined processes may read."""
+    hide: list[Text] = []
+    """Additional paths to hide from confined processes."""
+    allow: list[Literal["docker", "ssh-agent", "gh", "aws", "kube", "gpg"]] = []
+    """Presets of what confined processes may reach; `kapelle doctor` says what each gives away."""
 
 
 class BrowserSettings(SettingsSection):
@@ -398,6 +416,8 @@ class Settings(SettingsSection):
     """Limits on tasks that agents start."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Workspaces of tasks."""
+    confine: ConfineSettings = ConfineSettings()
+    """What agents, checks and set-up commands may reach."""
     browser: BrowserSettings = BrowserSettings()
     """Browser for agents."""
     environment: EnvironmentSettings = EnvironmentSettings()

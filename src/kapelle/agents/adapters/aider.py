@@ -46,6 +46,7 @@ class AiderAgent(AgentAdapter):
     """Runs aider behind a bridge that prints Kapelle's events; a session is a chat history."""
 
     program = "aider"
+    state = (".aider",)
     package = "pipx install aider-chat"
     tested = "0.86.2"
     restraint = None  # it edits what its model names, and runs no commands

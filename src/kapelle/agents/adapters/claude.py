@@ -92,6 +92,11 @@ class ClaudeAgent(AgentAdapter):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    state = (".local/share/claude", ".local/state/claude")
+    pinned = (
+        "settings.json", "settings.local.json", "CLAUDE.md", "commands/", "agents/", "skills/",
+        "plugins/", "hooks/", "output-styles/", "rules/",
+    )  # fmt: skip
     hears = True
     url_variable = "ANTHROPIC_BASE_URL"
 

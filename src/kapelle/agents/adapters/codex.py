@@ -60,6 +60,10 @@ class CodexAgent(AgentAdapter):
         "CODEX_INTERNAL_*", "CODEX_MANAGED_*",
     )  # fmt: skip
     home = ("CODEX_HOME", ".codex")
+    pinned = (
+        "config.toml", "AGENTS.md", "hooks.json", "prompts/", "skills/", "rules/",
+        "plugins/", "bin/",
+    )  # fmt: skip
     last_words = (
         (
             r"(?<=failed: )(?:no rollout found\b|failed to read thread\b).*",

@@ -28,6 +28,8 @@ class CopilotAgent(AgentAdapter):
     """The prompt goes to stdin; only the spans of its telemetry, in a file, count tokens."""
 
     program = "copilot"
+    state = (".copilot",)
+    pinned = (".copilot/config.json", ".copilot/mcp-config.json")
     package = "npm install -g @github/copilot"
     tested = "1.0.102"
     restraint = (["--allow-all"], ["--allow-tool=write"])

@@ -79,6 +79,11 @@ class GeminiAgent(AgentAdapter):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    state = (".gemini",)
+    pinned = (
+        ".gemini/settings.json", ".gemini/GEMINI.md", ".gemini/commands/", ".gemini/extensions/",
+        ".gemini/policies/", ".gemini/skills/",
+    )  # fmt: skip
     last_words = ((r"Error resuming session: .*", FailureClass.SESSION_LOST),)
     exits: ClassVar = {
         41: FailureClass.AUTHENTICATION,

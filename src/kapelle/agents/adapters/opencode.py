@@ -48,6 +48,7 @@ class OpencodeAgent(AgentAdapter):
     """The prompt goes by stdin; success is exit code 0 after a step that ended with "stop"."""
 
     program = "opencode"
+    state = (".local/share/opencode", ".local/state/opencode")
     package = "npm install -g opencode-ai"
     tested = "1.18.33"
     restraint = "its configuration allows everything"

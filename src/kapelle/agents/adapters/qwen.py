@@ -59,6 +59,9 @@ class QwenAgent(AgentAdapter):
 
     url_variable = "OPENAI_BASE_URL"
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
+    pinned = (
+        "settings.json", "QWEN.md", "commands/", "extensions/", "policies/", "skills/", "agents/",
+    )  # fmt: skip
     # Like Gemini, of which it is a fork, Qwen cannot create files through the client's file system.
     beside_acp = ("daemon",)
     exits: ClassVar = {53: FailureClass.LIMIT, 55: FailureClass.LIMIT}

@@ -16,6 +16,39 @@ _CHUNK = 65536
 _PATIENCE_MS = 60_000
 
 
+class Confinement:
+    """The paths that a process may read and write, and the rung of the ladder that enforces them.
+
+    All paths are absolute, without links, and existed when the daemon looked. A path that is in
+    none of the lists can be read but not written.
+    """
+
+    # "namespaces" mounts everything anew, "landlock" only gives up rights.
+    rung: str
+    # Directories and files that look empty, such as ~/.ssh.
+    hidden: tuple[str, ...] = ()
+    # Paths below hidden ones or below /run that can be read all the same.
+    shown: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    # Paths below writable ones that cannot be written, such as an agent's own settings.
+    pinned: tuple[str, ...] = ()
+    # Directories that stand at another path: (directory, path).
+    binds: tuple[tuple[str, str], ...] = ()
+    # The same, but for reading only.
+    read_only_binds: tuple[tuple[str, str], ...] = ()
+    # Layers, the topmost first, with a directory for changes and one for the kernel's work,
+    # mounted at a path: (layers, changes, work, path).
+    overlays: tuple[tuple[tuple[str, ...], str, str, str], ...] = ()
+    # The directory that stands at /tmp and /var/tmp.
+    tmp: str
+    devices: tuple[str, ...] = ()
+    # "open", "proxy" (only a port of the loopback device leads out) or "off".
+    network: str = "open"
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        vars(self).update(fields)
+
+
 class ShimRequest:
     """What to run; everything that reaches the kernel is bytes."""
 
@@ -30,10 +63,14 @@ class ShimRequest:
     boot_id: str = ""
     terminal: tuple[int, int] | None = None  # rows and columns of the one that it is given
     leaf: str | None = None
+    confinement: Confinement | None = None
     stdin_bytes: int | None
 
     def __init__(self, header: bytes) -> None:
-        vars(self).update(marshal.loads(header))
+        fields = marshal.loads(header)
+        if fields.get("confinement") is not None:
+            fields["confinement"] = Confinement(fields["confinement"])
+        vars(self).update(fields)
 
 
 def encode(fields: Mapping[str, object], stdin: bytes | None) -> bytes:

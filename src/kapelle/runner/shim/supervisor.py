@@ -9,7 +9,7 @@ import os
 import select
 import time
 
-from . import system, terminal, tree
+from . import confinement, system, terminal, tree
 from .files import MARKER
 from .request import ShimRequest
 from .streams import PipeStream
@@ -20,6 +20,8 @@ from .tree import KILL_LIMIT_S, Subtree
 _LINGER_S = 0.3
 _LEFTOVER_GRACE_S = 2.0
 _KILL_ROUND_S = 0.02
+_LONGEST_REASON = 300
+_MAX_FILES = 65536
 
 
 class Child:
@@ -68,7 +70,10 @@ class Child:
 
 def explain_failure(report: bytes, request: ShimRequest) -> str:
     """Return why the command could not be started, from the child's report."""
-    reason = os.strerror(int(report[1:]))
+    number, _, step = report[1:].decode("utf-8", "replace").partition(" ")
+    reason = os.strerror(int(number))
+    if report[:1] == b"c":
+        return f"cannot confine the process: {step}"
     if report[:1] == b"d":
         return f"cannot enter {os.fsdecode(request.cwd)}: {reason}"
     return f"cannot run {os.fsdecode(request.argv[0])}: {reason}"
@@ -100,13 +105,23 @@ def _become_agent(
         # When memory runs out, the kernel should kill the agent rather than the shim or the daemon.
         tree.set_oom_score(500)
         restore_signals()
-        stage = b"d"
-        os.chdir(request.cwd)
+        prefix: list[bytes] = []
+        if request.confinement is not None:
+            stage = b"c"
+            # The confined command must not find an open file of the shim.
+            os.closerange(3, report)
+            os.closerange(report + 1, _MAX_FILES)
+            prefix = confinement.apply(request.confinement, os.fsdecode(request.cwd))
+        if not prefix:
+            stage = b"d"
+            os.chdir(request.cwd)
         stage = b"x"
         env = {**request.env, MARKER.encode(): os.fsencode(request.process_dir)}
-        os.execvpe(request.argv[0], request.argv, env)
+        argv = [*prefix, *request.argv]
+        os.execvpe(argv[0], argv, env)
     except OSError as error:
-        os.write(report, stage + b"%d" % (error.errno or errno.EINVAL))
+        reason = str(error.strerror).encode()[:_LONGEST_REASON]
+        os.write(report, stage + b"%d %s" % (error.errno or errno.EINVAL, reason))
     except ValueError:
         os.write(report, stage + b"%d" % errno.EINVAL)
     finally:
@@ -192,7 +207,7 @@ class Supervisor:
         if self._signals.file in ready:
             self._signals.drain()
         if self._report is not None and self._report in ready:
-            self._on_exec(os.read(self._report, 64))
+            self._on_exec(os.read(self._report, _LONGEST_REASON + 64))
             os.close(self._report)
             self._report = None
         if self._terminal is not None and self._terminal.input in ready:
