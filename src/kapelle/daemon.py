@@ -218,6 +218,7 @@ async def _serve(
     token = _read_or_create(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
     db = await asyncio.to_thread(_open_database, home, settings)
     parts = _make_parts(home, settings, db, token, f"http://{url_host}:{port}")
+    probe = asyncio.create_task(parts.confiner.probe())
     if reports is not None:
         reports.redact_by(parts.all_secrets)
     await parts.runner.start()
@@ -239,6 +240,7 @@ async def _serve(
     ]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
+    await probe
     record = _Record(home, token, parts.url, port)
     await _announce(record, db)
     # Requests are served only after all of the above.

@@ -245,6 +245,8 @@ NOT_OURS = {
     "kapelle.cli.uninstall": ("kapelle completion ",),  # a line of a shell's configuration
     "kapelle.client.autostart": ("kapelle: ",),  # what a daemon that has ended wrote into its log
     "kapelle.demo.sandbox": (r"^Ran (\d+) tests",),  # unittest's
+    # Messages of the C library.
+    "kapelle.engine.processes.confinement": ("(/[^",),
     "kapelle.domain.schedule": ("Bad ",),  # cronsim's
     "kapelle.engine.merge": ("^diff --git ", "^(new file"),  # git's
     "kapelle.engine.processes.launch": ("Bad substitution",),  # of shells
@@ -510,11 +512,14 @@ PLAIN_READS = {"read_text", "read_bytes", "readlines", "open"}
 LOOKED_AT = ("engine", "service", "workspaces", "runner", "api", "store")
 # Reads of what no agent can have put there, or that are safe for the reason given.
 SAFE_READS = {
+    "engine/processes/confinement.py": "a file of the package, and files that it creates",
     "engine/runs/mirror.py": "opened for reading and writing, so that a pipe is no seekable file",
     "engine/upkeep.py": "the daemon's own standard error, compared by its inode",
     "runner/identity.py": "/proc",
     "runner/pack.py": "a file that was just made, or a descriptor of open_regular",
     "runner/process_tree.py": "/proc and cgroups",
+    "runner/shim/namespaces.py": "/proc",
+    "runner/shim/probe.py": "files that it makes itself",
     "runner/shim/shim.py": "the shim's own log, in its own process",
     "runner/shim/tree.py": "/proc and cgroups",
     "runner/shim/supervisor.py": "cgroups",

@@ -1,10 +1,12 @@
 """`kapelle doctor`: examine everything that Kapelle needs, without changing anything."""
 
+import json
 import os
 import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +30,7 @@ from kapelle.client.http import DaemonConnection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, disk_use
 from kapelle.runner.process_tree import find_own_cgroup
+from kapelle.runner.shim import probe
 
 if TYPE_CHECKING:
     from kapelle.agents.registry import AgentInfo
@@ -245,6 +248,32 @@ def examine_cgroup(home: Home) -> Iterator[DoctorFinding]:
     else:
         text = "not writable; the processes of an agent are ended one by one"
         yield DoctorFinding("cgroup", "ok", text)
+
+
+def examine_sandbox(home: Home) -> Iterator[DoctorFinding]:
+    """Try which level of the sandbox works here, as the daemon does when it starts."""
+    from kapelle.runner.command import read_output
+
+    settings = _load_settings()
+    if settings is None:
+        return
+    level = settings.confine.level
+    if level == "off":
+        text = "off: agents can reach everything that you can (confine.level)"
+        yield DoctorFinding("sandbox", "ok", text)
+        return
+    with tempfile.TemporaryDirectory(dir=home.root) as place:
+        command = [sys.executable, "-I", "-S", probe.__file__, place]
+        problems = json.loads(
+            read_output(command, os.environ, Path("/"), _VERSION_TIMEOUT_S) or "{}"
+        )
+    for name, problem in problems.items():
+        if problem is None and level in ("auto", name):
+            yield DoctorFinding("sandbox", "ok", f"{name} works here")
+            return
+    reasons = "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
+    text = f"{level} does not work here, so nothing starts ({reasons})"
+    yield DoctorFinding("sandbox", "broken", text, "kapelle config set confine.level off")
 
 
 def examine_config(home: Home) -> Iterator[DoctorFinding]:
@@ -474,6 +503,7 @@ EXAMINATIONS: dict[str, Examination] = {
     "home": examine_home,
     "memory": examine_memory,
     "cgroup": examine_cgroup,
+    "sandbox": examine_sandbox,
     "config": examine_config,
     "environment": examine_environment,
     "agents": examine_agents,

@@ -222,6 +222,8 @@ def _attempt_details(attempt: "AttemptJson", task_reason: str | None) -> Iterato
     agent = f"by {format_agent(attempt['agent'], attempt['model'])}"
     if attempt["model_reason"]:
         agent += f" ({attempt['model_reason']})"
+    if attempt.get("confinement") not in (None, "none"):
+        agent += f", confined by {attempt['confinement']}"
     yield one_line(agent)
     if attempt["reason"] and attempt["reason"] != task_reason:
         yield from reason_lines(attempt["reason"])

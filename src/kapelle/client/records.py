@@ -203,6 +203,7 @@ class AttemptJson(TypedDict):
     memory: list[RememberedJson] | None
     warnings: list[WarningJson]
     mode: Literal["fresh", "resume", "merge"]
+    confinement: str | None
     claimed: Literal["success", "failure"] | None
     session_id: str | None
     usage: UsageJson | None

@@ -97,7 +97,10 @@ class Attempt(Record):
     diagnosis: str | None
     memory: list[Remembered] | None = None  # the learnings in its prompt
     warnings: list[Warning]
-    mode: Literal["fresh", "resume", "merge"]  # merge: merge the base into the branch of the task
+    # merge: merge the base into the branch of the task
+    mode: Literal["fresh", "resume", "merge"]
+    # The level of the sandbox: namespaces, bubblewrap or landlock; none if it was turned off.
+    confinement: str | None = None
     claimed: Literal["success", "failure"] | None
     session_id: str | None
     usage: Usage | None

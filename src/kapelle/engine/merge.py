@@ -506,7 +506,8 @@ class MergeVerification:
             checks = [setup, *checks]
         with parts.register_performer(owner):
             try:
-                paths = list_copies_and_links(settings, directory)
+                rung = parts.confiner.choose_rung(settings.confine)
+                paths = list_copies_and_links(settings, directory, rung)
                 place = await parts.workspaces.create_aside(
                     owner, self.work.workspace.owner or self.work.id, commit, *paths
                 )

@@ -1,10 +1,13 @@
 """The parts of a daemon that every attempt and run needs, wired once."""
 
+import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from kapelle.domain.ids import make_attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
 from kapelle.engine.locks import LockManager
+from kapelle.engine.processes.confinement import Confiner
+from kapelle.engine.processes.shares import remove_layers
 from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
 from kapelle.runner.process_dir import Launch, Process, ProcessEnd
@@ -74,10 +79,12 @@ class Parts:
     settings_cache: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
     locks: LockManager = field(init=False)
+    confiner: Confiner = field(init=False)
 
     def __post_init__(self) -> None:
         self.secrets = SpecSecrets(self.home.secrets)
         self.locks = LockManager(self.db)
+        self.confiner = Confiner(self.home)
 
     def settings(self, directory: str | None = None) -> Settings:
         """Return the settings of a directory; a changed file takes effect at once.
@@ -187,6 +194,8 @@ class Parts:
             yield
         finally:
             self.live.pop(performer, None)
+            remove = partial(shutil.rmtree, ignore_errors=True)
+            asyncio.get_running_loop().run_in_executor(None, remove, self.home.scratch / performer)
 
     @contextmanager
     def register_check(self, performer: str, name: str, command: str) -> Iterator[dict[str, str]]:
@@ -219,6 +228,8 @@ class Parts:
             end = await self.runner.execute(launch)
         finally:
             running.pop(launch.process_dir, None)
+        if launch.confinement is not None and launch.confinement.overlays:
+            await asyncio.to_thread(remove_layers, launch)
         if end.exit.kind == "tampered":
             if tell is not None:
                 await tell(name=name, detail=end.detail)

@@ -16,6 +16,7 @@ from kapelle.engine import archive
 from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
 from kapelle.engine.processes.container import end_left_commands, remove_containers
+from kapelle.engine.processes.shares import remove_unused
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
 from kapelle.secrets.specs import REQUEST_AGE_S
@@ -66,6 +67,10 @@ class Upkeep:
         await _run_duty("ending commands in containers", end_left_commands, parts)
         await _run_duty("removing containers", remove_containers, parts)
         await _run_duty("dropping secrets", drop_unused_secrets, parts)
+        if number % _EVERY_ROUNDS == 0:
+            await _run_duty(
+                "removing layers", asyncio.to_thread, remove_unused, parts.home, set(parts.live)
+            )
         await _run_duty("packing attempts", archive.pack_ended, parts, self._pack_setbacks)
         await _run_duty("archiving", self._archive, number)
         await _run_duty("forgetting what is old", archive.forget_old, parts, setbacks)

@@ -57,6 +57,7 @@ class DoctorService:
         agents = await self._agents.list_agents(place, path)
         findings += _examine_agents(agents, settings)
         findings.append(_examine_default_agent(agents, settings))
+        findings.append(_examine_sandbox(self._parts, settings))
         findings.append(await asyncio.to_thread(self._examine_disk, settings))
         findings += await asyncio.to_thread(self._examine_keys)
         findings += await self._examine_queue()
@@ -98,6 +99,19 @@ class DoctorService:
         if reason is None:
             return []
         return [Finding(name="queue", state="warning", text=f"No task starts: {reason}")]
+
+
+def _examine_sandbox(parts: Parts, settings: Settings) -> Finding:
+    """Tell by which means the processes of work are confined."""
+    try:
+        rung = parts.confiner.choose_rung(settings.confine)
+    except KapelleError as error:
+        return Finding(name="sandbox", state="broken", text=error.message, hint=error.hint)
+    if rung is None:
+        text = "Agents are not confined: they can reach everything that you can."
+        hint = "kapelle config set confine.level auto"
+        return Finding(name="sandbox", state="ok", text=text, hint=hint)
+    return Finding(name="sandbox", state="ok", text=f"Agents and checks are confined by {rung}.")
 
 
 def _examine_repository(directory: Path) -> Finding:

@@ -214,6 +214,8 @@ attempts = _table(
     sa.Column("repository", SafeJson),
     # The time at which the worktree was ready, by the file system's clock, and its inode.
     *_columns(sa.BigInteger, "began_ns", "began_inode"),
+    # The level of the agent's sandbox; "none" if the person had turned it off.
+    sa.Column("confinement", sa.String(20)),
     # The learnings in its prompt: id and title.
     sa.Column("memory", SafeJson),
     # The result that the agent handed in, and its claim of success.

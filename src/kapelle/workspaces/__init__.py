@@ -1,7 +1,9 @@
 """Git worktrees for tasks and runs: create, commit, compare, merge and remove them."""
 
 from kapelle.workspaces.checkout import format_git_command
+from kapelle.workspaces.clone import exclude_paths, list_borrowed_objects
 from kapelle.workspaces.commit import Commit
+from kapelle.workspaces.copy import remove_tree
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.git import format_relocation_command, is_result_needed
 from kapelle.workspaces.leftovers import FileSystemMoment
@@ -21,11 +23,14 @@ __all__ = [
     "Repository",
     "Workspaces",
     "checkouts_around",
+    "exclude_paths",
     "format_git_command",
     "format_relocation_command",
     "is_git_directory",
     "is_result_needed",
+    "list_borrowed_objects",
     "read_habits_of",
+    "remove_tree",
     "repository_of",
     "working_directory",
 ]

@@ -5,6 +5,7 @@ repository. Everything in it belongs to the agent, who may change or destroy it.
 """
 
 import asyncio
+import hashlib
 import os
 import shutil
 import stat
@@ -23,7 +24,12 @@ from kapelle.workspaces.gitdir import (
     replace_inside,
 )
 from kapelle.workspaces.refs import BRANCHES, Refs
-from kapelle.workspaces.repository import Checkout, read_configuration, read_small_file
+from kapelle.workspaces.repository import (
+    Checkout,
+    find_checkout,
+    read_configuration,
+    read_small_file,
+)
 
 # References that a workspace begins with. Archives and stashes are nobody's business there.
 _COPIED_REFS = (BRANCHES, "refs/remotes/", "refs/tags/", "refs/notes/")
@@ -90,10 +96,11 @@ def write_repository(
     branch: str | None,
     commit: str,
     has_remotes: bool = True,
+    workspace: Path | None = None,
 ) -> None:
     """Create a repository with a branch at a commit, or with a detached HEAD. Blocks.
 
-    There must be nothing at the path.
+    There must be nothing at the path. The workspace is named if the repository will be moved there.
     """
     gitdir.mkdir()
     for name in _DIRECTORIES:
@@ -103,7 +110,9 @@ def write_repository(
         settings = [pair for pair in settings if not pair[0].startswith(_ELSEWHERE)]
     (gitdir / "config").write_text(format_configuration(settings), "utf-8", "surrogateescape")
     (gitdir / "packed-refs").write_bytes(template.refs)
-    (gitdir.joinpath(*_ALTERNATES)).write_bytes(_format_alternates(template.common_dir))
+    (gitdir.joinpath(*_ALTERNATES)).write_bytes(
+        _format_alternates(link_objects(workspace or gitdir.parent, template.common_dir))
+    )
     for name in _COPIED_FILES:
         content = read_small_file(template.common_dir / name, _MAX_SMALL)
         if content is not None:
@@ -134,9 +143,56 @@ def _copy_hooks(common_dir: Path, gitdir: Path) -> None:
                 copy_inside(common_dir, gitdir, f"hooks/{name}")
 
 
-def _format_alternates(common_dir: Path) -> bytes:
+def borrowed_path(workspace: Path, common_dir: Path) -> Path:
+    """Return the path at which a workspace finds the user's objects.
+
+    A confined process finds them at the same path, although its workspace covers the user's
+    repository. On the disk it is a link.
+    """
+    digest = hashlib.sha256(os.fsencode(common_dir)).hexdigest()[:16]
+    return workspace.parents[1] / "objects" / digest
+
+
+def list_borrowed_objects(workspace: Path, checkout: Path) -> list[tuple[Path, Path]]:
+    """Return where the objects lie that a workspace borrows, and the path at which it finds them.
+
+    What the workspace itself says about that may come from an agent.
+    """
+    repository = find_checkout(checkout)
+    if repository is None:
+        return []
+    common_dir = repository.common_dir
+    return [(common_dir / "objects", borrowed_path(workspace, common_dir))]
+
+
+def exclude_paths(workspace: Path, names: Iterable[str]) -> None:
+    """Have the git of a workspace ignore these paths at its top. Blocks."""
+    place = ("info", "exclude")
+    content = read_inside_git(workspace / ".git", place, _MAX_SMALL) or b""
+    lines = content.splitlines()
+    missing = [line for line in (os.fsencode(f"/{name}") for name in names) if line not in lines]
+    if missing:
+        with suppress(OSError):
+            replace_inside(workspace / ".git", place, b"\n".join([*lines, *missing, b""]))
+
+
+def link_objects(workspace: Path, common_dir: Path) -> Path:
+    """Create that link if it is missing, and return its path. Blocks."""
+    link = borrowed_path(workspace, common_dir)
+    target = str(common_dir / "objects")
+    if not os.path.islink(link) or os.readlink(link) != target:
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        fresh = link.with_name(f"{link.name}.{os.getpid()}")
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        fresh.symlink_to(target)
+        fresh.replace(link)
+    return link
+
+
+def _format_alternates(objects: Path) -> bytes:
     """Return the line that borrows the user's objects."""
-    path = os.fsencode(common_dir / "objects")
+    path = os.fsencode(objects)
     if path.startswith((b"#", b'"')) or b"\n" in path:
         text = path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
         return b'"' + text + b'"\n'
@@ -203,7 +259,7 @@ def repair_repository(checkout: Checkout, branch: str) -> None:
     for name in ("objects/pack", "refs/heads"):
         with open_directory(gitdir, name.split("/"), create=True):
             pass
-    alternates = _format_alternates(checkout.common_dir)
+    alternates = _format_alternates(link_objects(checkout.toplevel, checkout.common_dir))
     if read_inside_git(gitdir, _ALTERNATES, _MAX_SMALL) != alternates:
         replace_inside(gitdir, _ALTERNATES, alternates)
     if not os.path.lexists(gitdir / "HEAD"):
@@ -219,6 +275,27 @@ def write_configuration(checkout: Checkout, template: RepositoryTemplate) -> Non
     """Write the configuration that a new workspace would have."""
     text = format_configuration(template.settings)
     replace_inside(checkout.gitdir, ("config",), text.encode("utf-8", "surrogateescape"))
+
+
+def restore_settings(checkout: Checkout, template: RepositoryTemplate) -> None:
+    """Undo what an agent changed in configuration, attributes and hooks. Blocks.
+
+    They could run a command when a person next uses git in the workspace.
+    """
+    text = format_configuration(template.settings).encode("utf-8", "surrogateescape")
+    if read_inside_git(checkout.gitdir, ("config",), _MAX_SMALL) != text:
+        replace_inside(checkout.gitdir, ("config",), text)
+    for name in ("config.worktree", "info/attributes"):
+        remove_inside(checkout.gitdir, name.split("/"))
+    attributes = read_small_file(template.common_dir / "info/attributes", _MAX_SMALL)
+    if attributes is not None:
+        replace_inside(checkout.gitdir, ("info", "attributes"), attributes)
+    with suppress(OSError), open_directory(checkout.gitdir, (), create=True) as directory:
+        shutil.rmtree("hooks", dir_fd=directory, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink("hooks", dir_fd=directory)
+        os.mkdir("hooks", 0o755, dir_fd=directory)
+    _copy_hooks(template.common_dir, checkout.gitdir)
 
 
 def write_branch(gitdir: Path, owner: str, ref: str, commit: str) -> None:

@@ -43,7 +43,14 @@ async def _make_repository(marker: Marker, new: Marker) -> None:
     template = await read_template(marker.git, marker.common_dir)
     fresh = fresh_path(marker.toplevel)
     await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
-    write = partial(write_repository, fresh, template, owner=marker.task_id, branch=marker.ref)
+    write = partial(
+        write_repository,
+        fresh,
+        template,
+        owner=marker.task_id,
+        branch=marker.ref,
+        workspace=marker.toplevel,
+    )
     await asyncio.to_thread(write, commit=commit)
     # An agent may have replaced it by a link that leads elsewhere.
     if marker.gitdir.resolve() == marker.common_dir.resolve() / "worktrees" / marker.gitdir.name:

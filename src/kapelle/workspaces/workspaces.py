@@ -100,6 +100,14 @@ class Workspaces(
             names.remove(branch)
         return [name.removeprefix(BRANCHES) for name in names]
 
+    async def restore_settings(self, owner: str) -> None:
+        """Undo what an agent changed in the settings of its workspace's repository.
+
+        They could run a command when a person next uses git there.
+        """
+        async with self._lock_worktree(owner) as marker:
+            await marker.restore_settings()
+
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit all changes to the owner's branch; None if it is still the base commit."""
         async with self._lock_worktree(owner) as marker:

@@ -27,6 +27,7 @@ from kapelle.workspaces.clone import (
     has_configuration,
     read_template,
     repair_repository,
+    restore_settings,
     write_branch,
     write_configuration,
     write_repository,
@@ -289,6 +290,12 @@ class Marker(WorkTree):
                 await asyncio.to_thread(write_configuration, self, template)
         return state
 
+    async def restore_settings(self) -> None:
+        """Undo what an agent changed in configuration, attributes and hooks."""
+        if self.is_intact:
+            template = await read_template(self.git, self.common_dir)
+            await asyncio.to_thread(restore_settings, self, template)
+
     async def _make_repository(self) -> None:
         """Make the repository of the workspace anew, as a whole."""
         commit = await self.tip() or self.left or self.base_commit
@@ -296,7 +303,7 @@ class Marker(WorkTree):
         fresh = fresh_path(self.toplevel)
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
         write = partial(write_repository, fresh, template, owner=self.task_id, branch=self.ref)
-        await asyncio.to_thread(write, commit=commit)
+        await asyncio.to_thread(write, commit=commit, workspace=self.toplevel)
         place = make_files_location(self.objects, self, fresh / "index")
         await place.run("read-tree", commit)
         self.require_present()

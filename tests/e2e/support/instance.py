@@ -98,6 +98,8 @@ class Instance:
             "KAPELLE_TASKS__PROVE": "never",
             # What tests put into .kapelle is theirs; tests of trust take this away.
             "KAPELLE_TRUST": "all",
+            # KAPELLE_CONFINE__LEVEL=auto runs any test confined.
+            **{name: os.environ[name] for name in os.environ if name.startswith("KAPELLE_CONFINE")},
             **settings,
         }
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None

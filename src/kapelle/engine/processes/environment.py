@@ -162,17 +162,21 @@ def _leads_back(path: Path, origin: Origin) -> bool:
     return environment is not None and leads_into(environment, origin.checkouts, origin.worktree)
 
 
-def list_copies_and_links(settings: Settings, directory: str) -> tuple[list[str], list[str]]:
+def list_copies_and_links(
+    settings: Settings, directory: str, rung: str | None
+) -> tuple[list[str], list[str]]:
     """Return the paths to copy and the paths to link into a worktree.
 
-    Paths through which code would come from the checkout are left out.
+    Paths through which code would come from the checkout are left out. Confined by namespaces,
+    processes share these directories with the checkout, and no link is needed.
     """
     copies = paths_from_top(settings, "copy", Path(directory))
     links = paths_from_top(settings, "link", Path(directory))
     excluded = set(list_paths_into_checkout(settings, [*copies, *links], Path(directory)))
-    return [path for path in copies if path not in excluded], [
-        path for path in links if path not in excluded
-    ]
+    copies = [path for path in copies if path not in excluded]
+    if rung == "namespaces":
+        return copies, []
+    return copies, [path for path in links if path not in excluded]
 
 
 def paths_from_top(settings: Settings, how: str, directory: Path) -> list[str]:

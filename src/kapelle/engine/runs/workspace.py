@@ -21,7 +21,9 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
     settings = parts.work_settings(run["directory"])
     made = await parts.workspaces.create(
         *(run["id"], Path(run["directory"]), run["spec"].get("base")),
-        *list_copies_and_links(settings, run["directory"]),
+        *list_copies_and_links(
+            settings, run["directory"], parts.confiner.choose_rung(settings.confine)
+        ),
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
         found = {f"workspace_{name}": getattr(made, name)

@@ -231,12 +231,21 @@ class ActiveAttempt:
         return end
 
     async def execute_command(
-        self, name: str, command: str, timeout_s: float, place: ProcessLocation | None = None
+        self,
+        name: str,
+        command: str,
+        timeout_s: float,
+        place: ProcessLocation | None = None,
+        *,
+        keeps_changes: bool = False,
     ) -> tuple[Process, ProcessEnd]:
         """Run a shell command beside the agent; return its process and its end."""
         process = await self.process(name)
         label = f"{name} of {self.task_id}"
-        launch = await (place or self.place).command(process, command, timeout_s, label)
+        place = place or self.place
+        launch = await place.command(
+            process, command, timeout_s, label, keeps_changes=keeps_changes
+        )
         return process, await self.execute(name, launch)
 
     async def load_continued_task(self) -> Task | None:

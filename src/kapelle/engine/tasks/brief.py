@@ -14,6 +14,7 @@ from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
 from kapelle.domain.text import split_search_terms
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.confinement import INSTRUCTIONS as SANDBOX
 from kapelle.engine.processes.container import INSTRUCTIONS
 from kapelle.engine.processes.prompt import (
     Earlier,
@@ -95,6 +96,8 @@ async def brief(attempt: ActiveAttempt, agent: AgentAdapter, diagnosis: str | No
         sections.append(await earlier_attempt(parts, own_task))
     if attempt.is_worktree and attempt.settings.workspace.docker.is_configured:
         context = context | {"Container": INSTRUCTIONS}
+    if attempt.place.rung is not None:
+        context = context | {"Sandbox": SANDBOX}
     memory = await _memory(attempt)
     text = compose_prompt(prompt, context, sections, message, diagnosis, memory, guidelines)
     return Briefing(text, is_answer=is_answer)

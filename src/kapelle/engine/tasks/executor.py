@@ -20,6 +20,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine import messages
 from kapelle.engine.background import with_retries
 from kapelle.engine.parts import Parts
+from kapelle.engine.processes.confinement import explain_refusals, find_refusals
 from kapelle.engine.processes.container import begin_container
 from kapelle.engine.tasks import browser
 from kapelle.engine.tasks.accounts import find_credential
@@ -30,6 +31,7 @@ from kapelle.engine.tasks.prepare import prepare
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.verify import verify
 from kapelle.engine.tasks.watch import AttemptLimits, limits_of, watch_agent
+from kapelle.runner.output import read_both_streams
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.workspaces import is_result_needed
@@ -37,6 +39,8 @@ from kapelle.workspaces import is_result_needed
 _log = logging.getLogger("kapelle.attempts")
 # The size of a terminal until somebody attaches to it.
 _TERMINAL = (24, 80)
+# The end of an output that is searched for refused accesses.
+_SEARCHED_OUTPUT = 1_000_000
 
 
 async def perform(parts: Parts, attempt_id: str) -> None:
@@ -97,6 +101,9 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
             Exit(kind="lost"), detail="its process directory was deleted while it was running"
         )
     failpoint("run_after_execute")
+    await _warn_of_refusals(attempt)
+    if attempt.is_worktree:
+        await attempt.parts.workspaces.restore_settings(attempt.owner)
     has_timed_out = end.ended_by == "timeout"
     return Evidence(
         exit=end.exit,
@@ -104,6 +111,15 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
         detail=end.describe_end(attempt.timeout_s) if has_timed_out else end.detail,
         output_bytes=end.out_bytes + end.err_bytes,
     )
+
+
+async def _warn_of_refusals(attempt: ActiveAttempt) -> None:
+    """Record what the agent was refused, with the setting that would allow it."""
+    if attempt.row["confinement"] in (None, "none"):
+        return
+    output = await asyncio.to_thread(read_both_streams, attempt.process_dir, _SEARCHED_OUTPUT)
+    if paths := find_refusals(output, attempt.agent_place.seen_top):
+        await attempt.warn("refused", explain_refusals(paths))
 
 
 async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLimits) -> Launch:
@@ -124,6 +140,9 @@ async def _launch(attempt: ActiveAttempt, agent: AgentAdapter, limits: AttemptLi
     launch, side_log = place.agent(
         attempt.processes[AGENT], agent, request, attempt.timeout_s, label, terminal
     )
+    rung = "none" if launch.confinement is None else launch.confinement.rung
+    if attempt.row["confinement"] != rung:
+        await attempt.update(confinement=rung)
     # Stored before the agent starts, since a new daemon has to find the log.
     if side_log is not None:
         side_log = await asyncio.to_thread(side_log.after_present)

@@ -123,7 +123,7 @@ async def _make_worktree(attempt: ActiveAttempt) -> None:
     arguments = (
         Path(task["directory"]),
         base,
-        *list_copies_and_links(attempt.settings, task["directory"]),
+        *list_copies_and_links(attempt.settings, task["directory"], attempt.place.rung),
     )
     workspace = await workspaces.create(attempt.task_id, *arguments)
     message = None
@@ -221,7 +221,9 @@ async def _set_up(attempt: ActiveAttempt, command: str) -> None:
     directory = attempt.task["directory"]
     timeout_s = settings.workspace.setup_timeout_s
     place = attempt.place.at(directory, settings.directory_of("workspace.setup", directory))
-    process, end = await attempt.execute_command(_SETUP, command, timeout_s, place)
+    process, end = await attempt.execute_command(
+        _SETUP, command, timeout_s, place, keeps_changes=True
+    )
     if not end.succeeded:
         output = await asyncio.to_thread(attempt.place.with_hints, last_words(process), command)
         how = end.describe_end(timeout_s)
