@@ -197,7 +197,7 @@ def test_doctor_says_what_is_dropped_and_what_worktrees_do_not_use(
     told = [one["text"] for one in found if one["name"] == "environment"]
     assert "DATABASE_URL" in told[0]
     assert "JAVA_HOME" not in told[0]
-    assert told[1] == f"{sample}/.venv is of this checkout, so worktrees do not use it"
+    assert told[1] == f"{sample}/.venv belongs to this checkout, so worktrees do not use it"
 
 
 def test_the_program_of_an_agent_is_looked_for_on_the_callers_path(
