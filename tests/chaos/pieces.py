@@ -23,7 +23,7 @@ _SERIES = (
 # The worker that is to meet a conflict is done only when the other's work is merged.
 # In the user's repository, whose objects the workspace borrows.
 _AFTER_LEFT = (
-    'until git --git-dir="$(cat .git/objects/info/alternates)/.." '
+    'until git --git-dir="$(readlink -f "$(cat .git/objects/info/alternates)")/.." '
     "cat-file -e kapelle/$KAPELLE_RUN_ID:b.txt 2>/dev/null; do sleep 0.05; done"
 )
 _NO = {**YES, "goal_complete": False, "feedback": "WORK-E is missing"}

@@ -145,10 +145,10 @@ def _lines(path: Path) -> list[str]:
 
 def _worktrees(kapelle: Instance, place: Place) -> dict[str, int]:
     assert len(git(place.repository, "worktree", "list").splitlines()) == 1
-    objects = f"{place.repository}/.git/objects\n"
+    objects = (place.repository / ".git/objects").resolve()
     owners = set()
     for borrowed in kapelle.home.worktrees.glob("[!.]*/.git/objects/info/alternates"):
-        if borrowed.read_text(encoding="utf-8") == objects:
+        if Path(borrowed.read_text(encoding="utf-8").strip()).resolve() == objects:
             owners.add(borrowed.parents[3].name)
     prefix = "refs/kapelle/base/"
     anchors = git(place.repository, "for-each-ref", "--format=%(refname)", prefix).split()

@@ -85,7 +85,7 @@ def test_a_circle_of_dependencies_is_refused(kapelle: Instance, tmp_path: Path) 
     with pytest.raises(ApiError) as caught:
         kapelle.call("PUT", f"/tasks/{second}/dependencies", {"depends_on": [third]})
     assert caught.value.status == 422
-    assert "circle" in caught.value.body["error"]["message"]
+    assert "circular" in caught.value.body["error"]["message"]
     kapelle.call("PUT", f"/tasks/{second}/dependencies", {"depends_on": []})
     assert kapelle.wait(third)["status"] == "completed"
 

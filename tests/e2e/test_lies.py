@@ -30,7 +30,7 @@ FORGE = f"printf %s '{json.dumps(_RECORD)}' >"
 FORGE_AND_KILL = f"{FORGE} {RUN}/exit.json; kill -9 $PPID; sleep 30"
 GIT = "git -c user.name=x -c user.email=x@y"
 # The user's repository, whose objects the workspace's own repository borrows.
-_BORROWED = '"$(cat "$(git rev-parse --git-path objects/info/alternates)")"'
+_BORROWED = '"$(readlink -f "$(cat "$(git rev-parse --git-path objects/info/alternates)")")"'
 REPO = f'"$(dirname "$(dirname {_BORROWED})")"'
 SEES = "python3 -B -c 'import app'"
 BROKEN = "echo 'raise SystemExit(1)' > app.py"

@@ -41,7 +41,7 @@ def test_a_database_that_is_gone_is_noticed_and_its_rows_are_rescued(kapelle: In
     with pytest.raises(ApiError) as refused:
         kapelle.submit("never stored")
     assert (refused.value.status, refused.value.body["error"]["code"]) == (503, "unavailable")
-    assert "is gone" in refused.value.body["error"]["message"]
+    assert "is missing" in refused.value.body["error"]["message"]
     assert "kapelle stop" in refused.value.body["error"]["hint"]
     kapelle.cli("stop", check=True)
     # A new daemon refuses to begin anew beside what is there, and says what to do.

@@ -38,9 +38,9 @@ _OWN_DIRECTORIES = ("patterns", "prompts")
 _NAMES_IN_HOME = frozenset(
     {
         "DS_Store", "attempts", "backups", "checks", "cli", "config", "containers", "credentials",
-        "daemon", "files", "git", "identity", "kapelle", "library", "locks", "merges", "patterns",
-        "processes", "prompts", "reserve", "runner", "runs", "said", "search", "secrets",
-        "sessions", "start", "tmp", "token", "trust", "worktrees",
+        "daemon", "files", "git", "identity", "kapelle", "library", "locks", "merges", "objects",
+        "patterns", "processes", "prompts", "reserve", "runner", "runs", "said", "scratch",
+        "search", "secrets", "sessions", "shares", "start", "tmp", "token", "trust", "worktrees",
     }
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ from kapelle.home import NoRegularFile, read_own
 from kapelle.runner.shim import files
 from kapelle.workspaces.clone import (
     RepositoryState,
+    RepositoryTemplate,
     clear_locks,
     examine_repository,
     has_configuration,
@@ -36,7 +37,7 @@ from kapelle.workspaces.git import Git, Memory, format_relocation_command
 from kapelle.workspaces.index import Staging, install_index, make_files_location
 from kapelle.workspaces.intake import publish, receive
 from kapelle.workspaces.refs import BRANCHES, Refs, WorkspaceRefs, require_plain_name
-from kapelle.workspaces.repository import WorkTree, read_pointer
+from kapelle.workspaces.repository import WorkTree, read_configuration, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows, fresh_path
 
 STATES = (
@@ -293,7 +294,8 @@ class Marker(WorkTree):
     async def restore_settings(self) -> None:
         """Undo what an agent changed in configuration, attributes and hooks."""
         if self.is_intact:
-            template = await read_template(self.git, self.common_dir)
+            settings = await read_configuration(self.git, self.common_dir)
+            template = RepositoryTemplate(self.common_dir, b"", settings)
             await asyncio.to_thread(restore_settings, self, template)
 
     async def _make_repository(self) -> None:

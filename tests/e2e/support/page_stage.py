@@ -44,7 +44,7 @@ RELEASE = [
     {"id": "tag", "title": "Tag it", "task": "PART-G", "depends_on": ["freeze", "load"]},
 ]  # fmt: skip
 SERIES = (
-    'f=$(cat "$(git rev-parse --git-path objects/info/alternates)")/../turn;'
+    'f=$(readlink -f "$(cat "$(git rev-parse --git-path objects/info/alternates)")")/../turn;'
     ' n=$(cat "$f" 2>/dev/null || echo 0);'
     ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
 )

@@ -103,7 +103,11 @@ async def _run(attempt: ActiveAttempt) -> Evidence:
     failpoint("run_after_execute")
     await _warn_of_refusals(attempt)
     if attempt.is_worktree:
-        await attempt.parts.workspaces.restore_settings(attempt.owner)
+        try:
+            await attempt.parts.workspaces.restore_settings(attempt.owner)
+        except KapelleError as error:
+            # The verification meets the same problem, and reports it.
+            _log.warning("the settings of %s were not restored: %s", attempt.owner, error.message)
     has_timed_out = end.ended_by == "timeout"
     return Evidence(
         exit=end.exit,

@@ -405,5 +405,5 @@ def require_abilities(
             hint = "docs/agents.md tells what each agent can."
         if field:
             fields = [FieldProblem((field,), text, "rule")]
-            raise InvalidInput(f"`{field}`: {text}.", hint=hint, fields=fields)
+            raise InvalidInput(f"{field}: {text}.", hint=hint, fields=fields)
         raise InvalidInput(f"{text}.", hint=hint)
