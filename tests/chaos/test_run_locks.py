@@ -18,7 +18,11 @@ from tests.e2e.support.instance import Instance
 from tests.e2e.support.staging import until
 
 GOAL = {"goal": "Make it.", "success_criteria": ["it is made"], "max_iterations": 1}
-_MERGED = "until git cat-file -e kapelle/$KAPELLE_RUN_ID:p 2>/dev/null; do sleep 0.05; done"
+# In the user's repository, whose objects the workspace borrows.
+_MERGED = (
+    'until git --git-dir="$(readlink -f "$(cat .git/objects/info/alternates)")/.." '
+    "cat-file -e kapelle/$KAPELLE_RUN_ID:p 2>/dev/null; do sleep 0.05; done"
+)
 
 
 def _plan(*subgoals: tuple[str, list[str]]) -> str:
