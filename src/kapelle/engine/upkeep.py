@@ -68,9 +68,7 @@ class Upkeep:
         await _run_duty("removing containers", remove_containers, parts)
         await _run_duty("dropping secrets", drop_unused_secrets, parts)
         if number % _EVERY_ROUNDS == 0:
-            await _run_duty(
-                "removing layers", asyncio.to_thread, remove_unused, parts.home, set(parts.live)
-            )
+            await _run_duty("removing layers", remove_layers, parts)
         await _run_duty("packing attempts", archive.pack_ended, parts, self._pack_setbacks)
         await _run_duty("archiving", self._archive, number)
         await _run_duty("forgetting what is old", archive.forget_old, parts, setbacks)
@@ -111,6 +109,11 @@ async def _back_up(parts: Parts) -> None:
     # The age is read from disk, since a daemon may live shorter than the interval.
     if parts.db.is_sqlite and not backup.has_recent(home.backups, settings.every_s):
         await parts.db.back_up(settings.grades)
+
+
+async def remove_layers(parts: Parts) -> None:
+    """Remove directories of confined processes that no workspace and no process uses any more."""
+    await asyncio.to_thread(remove_unused, parts.home, set(parts.live))
 
 
 _MOST_BYTES = 20_000_000
