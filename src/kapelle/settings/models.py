@@ -136,8 +136,8 @@ class ConfineSettings(SettingsSection):
     """Paths that are hidden by default, but that confined processes may read."""
     hide: list[Text] = []
     """Additional paths to hide from confined processes."""
-    allow: list[Literal["docker", "ssh-agent", "gh", "aws", "kube", "gpg"]] = []
-    """Presets of what confined processes may reach; `kapelle doctor` says what each gives away."""
+    allow: list[Literal["docker", "gh", "aws", "kube", "gpg"]] = []
+    """Presets of what confined processes may reach besides; see docs/sandbox.md."""
 
 
 class BrowserSettings(SettingsSection):

@@ -131,15 +131,16 @@ def attack(place: Path, user: int, rung: str | None, **settings: Any) -> dict[st
     return result
 
 
-def attack_again(place: Path, user: int, rung: str) -> dict[str, Any]:
-    """Attack once more if bubblewrap met a socket that another test removed meanwhile."""
-    try:
-        return attack(place, user, rung)
-    except AssertionError as error:
-        if "Can't mkdir parents" not in str(error):
-            raise
-        shutil.rmtree(place / "home")
-        return attack(place, user, rung)
+def attack_again(place: Path, user: int, rung: str, **settings: Any) -> dict[str, Any]:
+    """Attack again if bubblewrap met a socket that another test removed meanwhile."""
+    for _ in range(5):
+        try:
+            return attack(place, user, rung, **settings)
+        except AssertionError as error:
+            if "Can't mkdir parents" not in str(error):
+                raise
+            shutil.rmtree(place / "home")
+    return attack(place, user, rung, **settings)
 
 
 def confinement(
@@ -205,3 +206,13 @@ def test_the_scene_would_show_what_gets_out(place: Path, user: int) -> None:
     result = attack(place, user, None)
     assert len(judge(result, "escape", worked=True)) > 75
     assert len(result["effects"]) > 30
+
+
+@pytest.mark.parametrize("rung", ["namespaces", "bubblewrap"])
+def test_a_preset_opens_what_it_names_and_nothing_else(place: Path, user: int, rung: str) -> None:
+    if rung == "bubblewrap" and not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    result = attack_again(place, user, rung, allow=["docker", "gh"])
+    opened = {"connect to Docker", "read the token of gh"}
+    expected = OPEN_NETWORK | OPEN_ON_RUNG[rung] | opened
+    assert set(judge(result, "escape", worked=True)) == expected

@@ -179,6 +179,7 @@ class ConfinementPolicy:
                     (tuple(map(str, layers)), str(changes), str(work), str(path))
                     for layers, changes, work, path in place.overlays
                 ),
+                "sockets": tuple(self._find(self._allowed_sockets())),
                 "tmp": os.path.realpath(place.tmp),
                 "devices": tuple(_list_devices()),
                 "network": self.settings.network,
@@ -186,11 +187,16 @@ class ConfinementPolicy:
         )
 
     def _allowed_paths(self) -> list[str]:
-        paths = [*self.settings.read, *self.settings.write]
+        paths = [*self.settings.read, *self.settings.write, *self._allowed_sockets()]
         for name in self.settings.allow:
-            preset = _defaults()["presets"][name]
-            paths += [*preset.get("read", []), *preset.get("sockets", [])]
+            paths += _defaults()["presets"][name].get("read", [])
         return paths
+
+    def _allowed_sockets(self) -> list[str]:
+        sockets: list[str] = []
+        for name in self.settings.allow:
+            sockets += _defaults()["presets"][name].get("sockets", [])
+        return sockets
 
     def _find_programs(self) -> list[str]:
         """Return the directories with programs, which may lie in a covered directory."""

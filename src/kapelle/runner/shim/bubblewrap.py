@@ -69,7 +69,7 @@ def _is_visible_socket(path: str, confinement: Confinement) -> bool:
     """Tell whether a socket stands at a path that the confined process sees as it is."""
     replaced = (*confinement.hidden, "/run", "/tmp", "/var/tmp", "/dev", "/var/run")
     places = [*replaced, *(target for _, target in confinement.binds)]
-    if any(path.startswith(f"{place}/") for place in places):
+    if path in confinement.sockets or any(path.startswith(f"{place}/") for place in places):
         return False
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode) and os.access(path, os.W_OK)

@@ -43,7 +43,7 @@ def enter(confinement: Confinement) -> None:
 
     The caller must change to a directory afterwards: the present one is still the one below.
     """
-    sockets = list_listening_sockets()
+    sockets = [path for path in list_listening_sockets() if path not in confinement.sockets]
     _unshare(has_network=confinement.network == "open")
     mounts.keep_mounts_private()
     devices = [(path, mounts.open_tree(path)) for path in confinement.devices]

@@ -39,6 +39,8 @@ class Confinement:
     # Layers, the topmost first, with a directory for changes and one for the kernel's work,
     # mounted at a path: (layers, changes, work, path).
     overlays: tuple[tuple[tuple[str, ...], str, str, str], ...] = ()
+    # Sockets of other programs that the process may connect to.
+    sockets: tuple[str, ...] = ()
     # The directory that stands at /tmp and /var/tmp.
     tmp: str
     devices: tuple[str, ...] = ()
