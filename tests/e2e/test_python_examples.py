@@ -24,7 +24,12 @@ PARTS = "\n".join(
             answer({"subgoals": [{"id": "a", "title": "the manual", "task": "PART: write"}]}),
         ),
         rule("You review", answer(YES)),
-        rule("^PART", {"write": "manual.md", "content": "Read this.\n"}, {"result": "Written."}),
+        rule(
+            "^PART",
+            {"write": "manual.md", "content": "Read this.\n"},
+            {"write": "fixed", "content": "yes"},
+            {"result": "Written."},
+        ),
         rule("Explain", {"result": "It is simple."}),
         rule("Tidy up", {"say": "Tidying."}, {"result": "All is tidy."}),
         rule("", {"write": "fixed", "content": "yes"}, {"result": "Mended."}),

@@ -462,8 +462,8 @@ class Markers:
     def remove_intent(self, task_id: str) -> None:
         """Delete the intent, because the worktree is complete or gone."""
         self._intent(task_id).unlink(missing_ok=True)
-        # A process that was killed while it wrote the note left its temporary file.
-        for left in self.directory.glob(f"{require_plain_name(task_id)}.making.*.tmp"):
+        # A process that was killed while it wrote a file here left a temporary one.
+        for left in self.directory.glob(f"{require_plain_name(task_id)}.*.tmp"):
             left.unlink(missing_ok=True)
 
     def traces(self) -> set[str]:
